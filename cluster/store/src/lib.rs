@@ -1,0 +1,3 @@
+//! What a node keeps: the disk port and its redb databases.
+
+pub mod disk;

@@ -1,0 +1,95 @@
+//! The network port: UDP sockets for packets, TCP sockets at the two ends of a flow.
+
+use std::{
+    fmt,
+    future::Future,
+    io::{self, IoSlice, IoSliceMut},
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use quinn::udp::{RecvMeta, Transmit};
+
+/// A future of the port.
+pub type Pending<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
+
+/// A UDP socket that sends with GSO and receives with GRO where the host can.
+pub trait UdpSocket: Send + Sync + fmt::Debug + 'static {
+    /// Sends one transmit, which may hold several segments of `segment_size`. `WouldBlock` when the socket is full.
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()>;
+    /// Ready when the socket may be written again.
+    fn poll_writable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Receives into `buffers`; each may hold several segments of `meta.stride`.
+    fn poll_receive(
+        &self,
+        context: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>>;
+    /// The address that the socket is bound to.
+    fn local_address(&self) -> io::Result<SocketAddr>;
+    /// How many segments one send may hold; 1 without GSO.
+    fn send_segments_max(&self) -> usize;
+    /// How many segments one received buffer may hold; 1 without GRO.
+    fn receive_segments_max(&self) -> usize;
+}
+
+/// The reading half of a TCP connection.
+pub trait TcpRead: Send + 'static {
+    /// Ready when bytes, the end or an error can be read. No buffer need be held while waiting.
+    fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Reads what is there; 0 is the end of the stream. `WouldBlock` when nothing is.
+    fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
+}
+
+/// The writing half of a TCP connection. Dropping both halves without [`TcpWrite::shutdown`] having completed, or
+/// after [`TcpWrite::reset`], must not look like a clean end of file where bytes were still to come.
+pub trait TcpWrite: Send + 'static {
+    /// Writes from several slices; returns how many bytes were taken.
+    fn poll_write(&mut self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>>;
+    /// Sends the end of file after what was written (half-close).
+    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Makes the close of this connection a reset (`SO_LINGER` 0).
+    fn reset(&mut self);
+    /// Ready when the peer has reset the connection or it failed otherwise; pending on a clean half-close. It lets
+    /// the writing side notice a reset while it has nothing to write.
+    fn poll_closed(&mut self, context: &mut Context<'_>) -> Poll<()>;
+}
+
+/// Both halves of a TCP connection and its addresses.
+pub struct TcpStream {
+    /// The peer's address.
+    pub peer: SocketAddr,
+    /// The reading half.
+    pub read: Box<dyn TcpRead>,
+    /// The writing half.
+    pub write: Box<dyn TcpWrite>,
+}
+
+impl fmt::Debug for TcpStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpStream").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// A listening TCP socket.
+pub trait TcpListener: Send + Sync + fmt::Debug + 'static {
+    /// The next connection.
+    fn accept(&self) -> Pending<TcpStream>;
+    /// The address that the socket is bound to.
+    fn local_address(&self) -> io::Result<SocketAddr>;
+}
+
+/// The network of one node.
+pub trait Network: Send + Sync + fmt::Debug + 'static {
+    /// Binds a UDP socket, with buffers of [`postroad_cluster::limits::UDP_BUFFER_BYTES`] where the host allows it.
+    fn udp_bind(&self, address: SocketAddr) -> io::Result<Arc<dyn UdpSocket>>;
+    /// Listens on a TCP address.
+    fn tcp_listen(&self, address: SocketAddr) -> io::Result<Arc<dyn TcpListener>>;
+    /// Connects to a TCP address. The caller bounds the wait.
+    fn tcp_connect(&self, address: SocketAddr) -> Pending<TcpStream>;
+    /// The addresses of `host:port`, which may be a name or an address.
+    fn resolve(&self, host_port: &str) -> Pending<Vec<SocketAddr>>;
+}
