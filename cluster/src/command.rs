@@ -1,0 +1,225 @@
+//! What may enter the log: commands, the actions in them, what comes of applying one, and why one is refused.
+
+use core::fmt;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    domain::FailureDomain,
+    id::{Generation, LinkId, Name, NodeId, Role, TokenId, Version},
+    setting::Setting,
+    time::WallTime,
+};
+
+/// An Ed25519 public key.
+pub type PublicKeyBytes = [u8; 32];
+
+/// An entry of the log: time and author enter `apply` only here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// The proposer's wall clock; `apply` never lets the state's time go back.
+    pub at: WallTime,
+    /// The node that proposed it, for the audit.
+    pub by: NodeId,
+    /// Applied only if the state is still at this version; the proposer may have been outdated.
+    pub expected: Option<Version>,
+    /// What is to change.
+    pub action: Action,
+}
+
+/// What a command changes. It only grows: the position of each variant is its number in the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action {
+    /// The first entry: the cluster, its authority and its first node, number 1.
+    Found {
+        /// The cluster's name.
+        cluster: Name,
+        /// The authority's certificate, DER.
+        authority: Vec<u8>,
+        /// The first node.
+        first: Enrolment,
+        /// Its right to issue and sign.
+        issuer: IssuerRecord,
+    },
+    /// Allows one join.
+    TokenCreate {
+        /// The token's public number.
+        token: TokenId,
+        /// What checks its proof; as good as a secret, so it is never shown.
+        verifier: [u8; 32],
+        /// The roles that the joiner gets.
+        roles: BTreeSet<Role>,
+        /// When it ends unused.
+        expires: WallTime,
+    },
+    /// Forbids a token that was not used.
+    TokenRevoke {
+        /// The token.
+        token: TokenId,
+    },
+    /// Uses a token. The same token with the same key gets the same node again.
+    Enrol {
+        /// The token.
+        token: TokenId,
+        /// Who joins.
+        enrolment: Enrolment,
+    },
+    /// A node changed what it says of itself: its advertised address or its failure domain.
+    Describe {
+        /// The node.
+        node: NodeId,
+        /// The address that participants reach.
+        advertised: Option<String>,
+        /// Where it stands.
+        domain: FailureDomain,
+    },
+    /// Takes a node out for good and revokes its certificates.
+    NodeRemove {
+        /// The node.
+        node: NodeId,
+    },
+    /// Gives a control node the right to issue certificates and to sign snapshots.
+    Certify {
+        /// The node.
+        node: NodeId,
+        /// Its keys and the authority's word for them.
+        issuer: IssuerRecord,
+    },
+    /// Takes that right away.
+    Decertify {
+        /// The node.
+        node: NodeId,
+    },
+    /// The advertised address of a relay was reached, or was not (RP-7).
+    RelayVerified {
+        /// The relay's node.
+        relay: NodeId,
+        /// Whether it counts as capacity.
+        ready: bool,
+        /// What was found, for people.
+        reason: String,
+    },
+    /// Makes a link.
+    LinkAdd {
+        /// Its name.
+        name: Name,
+        /// What it joins.
+        link: LinkSpec,
+    },
+    /// Changes where a link leads; a new generation of its route.
+    LinkRetarget {
+        /// The link.
+        link: LinkId,
+        /// The new target address.
+        target_address: String,
+    },
+    /// Deletes a link and revokes its route.
+    LinkRemove {
+        /// The link.
+        link: LinkId,
+    },
+    /// Sets one setting of the whole cluster.
+    SettingSet {
+        /// The setting with its value, already within bounds.
+        setting: Setting,
+    },
+    /// Prolongs every policy's lease; once a minute by the leader.
+    LeaseRenew,
+    /// Takes a relay out of service or returns it.
+    RelayDrain {
+        /// The relay's node.
+        relay: NodeId,
+        /// Whether it is to drain.
+        draining: bool,
+    },
+}
+
+/// What a joining node says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enrolment {
+    /// The name that people use; unique.
+    pub name: Name,
+    /// The public key of its certificate.
+    pub public: PublicKeyBytes,
+    /// `host:port` that participants reach; needed for the roles control and relay.
+    pub advertised: Option<String>,
+    /// Where it stands.
+    pub domain: FailureDomain,
+}
+
+/// The right of a control node to issue certificates and sign snapshots, as the authority certified it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IssuerRecord {
+    /// The issuing certificate, DER, path length 0.
+    pub certificate: Vec<u8>,
+    /// The key that signs snapshots and grants.
+    pub snapshot_key: PublicKeyBytes,
+    /// The authority's signature over cluster, node and snapshot key.
+    pub snapshot_key_signature: Vec<u8>,
+}
+
+/// What a link joins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkSpec {
+    /// The nodes that listen, each with its local address.
+    pub consumers: BTreeMap<NodeId, String>,
+    /// The node that connects to the target.
+    pub target: NodeId,
+    /// `host:port` of the target, as the target node resolves it.
+    pub target_address: String,
+}
+
+/// What came of an applied command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Done, nothing to add. The state's version after it.
+    Done {
+        /// The version.
+        version: Version,
+    },
+    /// A node has joined.
+    Enrolled {
+        /// Its number.
+        node: NodeId,
+        /// The roles of its certificate.
+        roles: BTreeSet<Role>,
+    },
+    /// A link was made.
+    LinkAdded {
+        /// Its number.
+        link: LinkId,
+        /// The generation of its route.
+        generation: Generation,
+    },
+    /// The command changed nothing, and why.
+    Refused(Refusal),
+}
+
+/// Why a command was refused: a stable code, a sentence of what was found and one of what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The stable code, in capitals.
+    pub code: String,
+    /// What was tried and found.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+}
+
+impl Refusal {
+    /// A refusal with its code, what was found and what to do.
+    #[must_use]
+    pub fn new(code: &str, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), message: message.into(), hint: hint.into() }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.code)?;
+        if self.hint.is_empty() { Ok(()) } else { write!(f, ". {}", self.hint) }
+    }
+}
+
+impl std::error::Error for Refusal {}

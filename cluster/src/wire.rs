@@ -1,0 +1,148 @@
+//! Bytes and messages: the only file that names bincode. Every message is an enum that only grows.
+
+use core::fmt;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::limits::MESSAGE_BYTES_MAX;
+
+pub mod control;
+pub mod flow;
+pub mod join;
+pub mod session;
+
+/// What can be sent or kept: it knows the version of its encoding, which is its first byte.
+pub trait Message: Serialize + DeserializeOwned {
+    /// What it is, for errors.
+    const WHAT: &'static str;
+    /// The version that is written. A reader takes only versions that it knows.
+    const VERSION: u8 = 1;
+}
+
+/// Why bytes are no message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WireError {
+    /// Nothing there.
+    Empty {
+        /// What was expected.
+        what: &'static str,
+    },
+    /// A version that this release does not know.
+    Version {
+        /// What was expected.
+        what: &'static str,
+        /// The version found.
+        found: u8,
+    },
+    /// More bytes than allowed.
+    TooLong {
+        /// What was expected.
+        what: &'static str,
+        /// How many bytes there are.
+        bytes: usize,
+    },
+    /// Bytes that do not decode, or more than the message needs.
+    Malformed {
+        /// What was expected.
+        what: &'static str,
+    },
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty { what } => write!(f, "expected a {what}, found no bytes"),
+            Self::Version { what, found } => {
+                write!(f, "expected a {what}, found encoding version {found}: update the older of the two nodes")
+            }
+            Self::TooLong { what, bytes } => {
+                write!(f, "expected a {what}, found {bytes} bytes, at most {MESSAGE_BYTES_MAX} are read")
+            }
+            Self::Malformed { what } => write!(f, "expected a {what}, found bytes that are none"),
+        }
+    }
+}
+
+impl std::error::Error for WireError {}
+
+fn config() -> impl bincode::config::Config {
+    bincode::config::standard().with_limit::<MESSAGE_BYTES_MAX>()
+}
+
+/// The bytes of a message.
+#[must_use]
+pub fn encode<M: Message>(message: &M) -> Vec<u8> {
+    let mut bytes = vec![M::VERSION];
+    bytes.extend(
+        bincode::serde::encode_to_vec(message, config()).expect("our messages hold nothing that bincode cannot write"),
+    );
+    bytes
+}
+
+/// The message in these bytes, all of them.
+///
+/// # Errors
+/// If the bytes are too many, of an unknown version or not exactly one message.
+pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, WireError> {
+    let what = M::WHAT;
+    if bytes.len() > MESSAGE_BYTES_MAX {
+        return Err(WireError::TooLong { what, bytes: bytes.len() });
+    }
+    let (version, rest) = bytes.split_first().ok_or(WireError::Empty { what })?;
+    if *version != M::VERSION {
+        return Err(WireError::Version { what, found: *version });
+    }
+    match bincode::serde::decode_from_slice(rest, config()) {
+        Ok((message, read)) if read == rest.len() => Ok(message),
+        _ => Err(WireError::Malformed { what }),
+    }
+}
+
+/// Names the messages that have no file of their own.
+macro_rules! messages {
+    ($($type:ty = $what:literal),+ $(,)?) => { $(impl Message for $type { const WHAT: &'static str = $what; })+ };
+}
+
+messages! {
+    crate::command::Command = "command",
+    crate::command::Outcome = "outcome",
+    crate::snapshot::SnapshotHeader = "snapshot header",
+    crate::snapshot::SnapshotContent = "snapshot content",
+    crate::snapshot::SignedSnapshot = "signed snapshot",
+    crate::grant::Grant = "grant",
+    crate::grant::SignedGrant = "signed grant",
+    crate::state::State = "state",
+    control::ControlRequest = "control request",
+    control::ControlResponse = "control response",
+    flow::OpenFrame = "open frame",
+    join::JoinRequest = "join request",
+    join::JoinResponse = "join response",
+    session::NodeRequest = "session request of a node",
+    session::NodeResponse = "session response of a relay",
+    session::RelayRequest = "session request of a relay",
+    session::RelayResponse = "session response of a node",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{CircuitId, NodeId};
+
+    fn open() -> session::NodeRequest {
+        session::NodeRequest::ChannelOpen { circuit: CircuitId(300), peer: NodeId(1) }
+    }
+
+    #[test]
+    fn nothing_but_exactly_one_known_message_decodes() {
+        let bytes = encode(&open());
+        assert_eq!(decode::<session::NodeRequest>(&bytes), Ok(open()));
+        assert!(matches!(decode::<session::NodeRequest>(&[]), Err(WireError::Empty { .. })));
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert!(matches!(decode::<session::NodeRequest>(&longer), Err(WireError::Malformed { .. })));
+        assert!(decode::<session::NodeRequest>(&bytes[..bytes.len() - 1]).is_err());
+        let mut newer = bytes;
+        newer[0] = 9;
+        assert!(matches!(decode::<session::NodeRequest>(&newer), Err(WireError::Version { found: 9, .. })));
+    }
+}

@@ -1,0 +1,97 @@
+//! Messages of the control protocol (`postroad-control/1`): from any node to a control node, and among control nodes.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    command::{Command, Outcome, PublicKeyBytes, Refusal},
+    id::{NodeId, Version},
+    snapshot::SignedSnapshot,
+};
+
+/// What is asked of a control node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ControlRequest {
+    /// The caller's next snapshot; answered as soon as there is a newer one, else at the request's deadline.
+    SnapshotAfter {
+        /// The version that the caller has.
+        have: Version,
+        /// The hash of its content, so that equal content is not sent again.
+        content_hash: Option<[u8; 32]>,
+    },
+    /// A new certificate for the caller's (new) key.
+    CertificateRenew {
+        /// The key.
+        public: PublicKeyBytes,
+    },
+    /// Brings a command to the leader. Control nodes may propose anything, others only what concerns themselves.
+    Propose {
+        /// The command.
+        command: Box<Command>,
+    },
+    /// Soft facts; the newest wins.
+    Report(Report),
+    /// A message of the Raft group, between control nodes only.
+    Raft {
+        /// The message, encoded by the Raft crate.
+        message: Vec<u8>,
+    },
+    /// A request of the HTTP API, by an operator or another node's command line: method, path and JSON body.
+    Api {
+        /// `GET`, `POST` or `DELETE`.
+        method: String,
+        /// Path and query.
+        path: String,
+        /// The JSON body, or nothing.
+        body: Vec<u8>,
+    },
+}
+
+/// What a control node answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ControlResponse {
+    /// A newer snapshot.
+    Snapshot(Box<SignedSnapshot>),
+    /// No newer one until the deadline.
+    Unchanged,
+    /// A certificate and its issuer's, DER, leaf first.
+    Certificate {
+        /// The chain.
+        chain: Vec<Vec<u8>>,
+    },
+    /// What came of a command.
+    Outcome(Outcome),
+    /// This node does not lead and could not reach who does.
+    NoLeader {
+        /// The leader, as far as known.
+        leader: Option<NodeId>,
+    },
+    /// Taken.
+    Done,
+    /// A message of the Raft group.
+    Raft {
+        /// The message, encoded by the Raft crate.
+        message: Vec<u8>,
+    },
+    /// An answer of the HTTP API.
+    Api {
+        /// The HTTP status.
+        status: u16,
+        /// The JSON body.
+        body: Vec<u8>,
+    },
+    /// Not done, and why.
+    Refused(Refusal),
+}
+
+/// What a node reports of itself and its relays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Each relay that it tried: the round-trip time in microseconds, or why it was not reached.
+    pub relays: BTreeMap<NodeId, Result<u64, String>>,
+    /// The version of the snapshot that it works by.
+    pub snapshot: Version,
+    /// Open flows.
+    pub flows: u64,
+}

@@ -1,0 +1,71 @@
+//! Messages of a circuit (`postroad-flow/1`): the first frame of a stream, and the codes that end one early.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    grant::SignedGrant,
+    id::{Generation, LinkId, TunnelId},
+};
+
+/// The first frame of every stream; the target node verifies it before it reads on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenFrame {
+    /// The tunnel, drawn by the consumer.
+    pub tunnel: TunnelId,
+    /// The link.
+    pub link: LinkId,
+    /// The generation of its route.
+    pub generation: Generation,
+    /// The consumer's grant.
+    pub grant: SignedGrant,
+}
+
+/// Why a stream was reset, as the QUIC error code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u32)]
+pub enum ResetCode {
+    /// The socket at the other end was reset.
+    PeerReset = 1,
+    /// The open frame was refused: grant, route, peer or time.
+    NotGranted = 2,
+    /// No relay vouched for the tunnel in time.
+    NotAdmitted = 3,
+    /// The target did not take the connection.
+    TargetRefused = 4,
+    /// The route was revoked.
+    Revoked = 5,
+    /// The node stops.
+    Stopping = 6,
+    /// Too many streams wait for admission.
+    TooMany = 7,
+}
+
+impl ResetCode {
+    /// The code of a number, unknown ones as [`ResetCode::PeerReset`].
+    #[must_use]
+    pub const fn from_number(number: u64) -> Self {
+        match number {
+            2 => Self::NotGranted,
+            3 => Self::NotAdmitted,
+            4 => Self::TargetRefused,
+            5 => Self::Revoked,
+            6 => Self::Stopping,
+            7 => Self::TooMany,
+            _ => Self::PeerReset,
+        }
+    }
+
+    /// The reason in words.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::PeerReset => "the other end reset the connection",
+            Self::NotGranted => "the grant does not allow this tunnel",
+            Self::NotAdmitted => "no relay vouched for the tunnel in time",
+            Self::TargetRefused => "the target did not take the connection",
+            Self::Revoked => "the link was deleted or changed",
+            Self::Stopping => "the node stops",
+            Self::TooMany => "too many tunnels wait for admission",
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Messages of a session (`postroad-relay/1`): between a node and a relay, each a request with its response.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    command::Refusal,
+    grant::SignedGrant,
+    id::{CircuitId, Generation, LinkId, NodeId, TunnelId, Version},
+};
+
+/// What a node asks of a relay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeRequest {
+    /// The first request of a session.
+    Hello {
+        /// The generation of this session: boots of the node in the upper half, sessions since in the lower.
+        session: Generation,
+    },
+    /// Proof of life, each second.
+    Ping {
+        /// Counts up.
+        sequence: u64,
+    },
+    /// Registers an endpoint; replaces an older generation of it.
+    Register {
+        /// The link.
+        link: LinkId,
+        /// The generation of its route.
+        generation: Generation,
+        /// The grant to register.
+        grant: SignedGrant,
+    },
+    /// Ends a registration of this generation or an older one.
+    Unregister {
+        /// The link.
+        link: LinkId,
+        /// The generation.
+        generation: Generation,
+    },
+    /// Opens a channel of a circuit to a peer through this relay; the relay offers it to the peer.
+    ChannelOpen {
+        /// The circuit.
+        circuit: CircuitId,
+        /// The node at the other end.
+        peer: NodeId,
+    },
+    /// Closes it at both ends.
+    ChannelClose {
+        /// The circuit.
+        circuit: CircuitId,
+        /// The node at the other end.
+        peer: NodeId,
+    },
+    /// Asks for a tunnel; the relay tells the target node.
+    Admit {
+        /// The tunnel.
+        tunnel: TunnelId,
+        /// The link.
+        link: LinkId,
+        /// The generation of its route that the consumer knows.
+        generation: Generation,
+        /// The grant to open tunnels.
+        grant: SignedGrant,
+    },
+    /// The node ends this session on purpose.
+    Goodbye {
+        /// The session's generation: a late goodbye ends nothing newer.
+        session: Generation,
+    },
+}
+
+/// What a relay answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeResponse {
+    /// The session stands.
+    Welcome {
+        /// The version of the policy that the relay admits by.
+        policy: Version,
+    },
+    /// Done, nothing to add.
+    Done,
+    /// The channel is open at both ends.
+    ChannelOpened {
+        /// The token that the node writes into its packets.
+        token_out: u64,
+        /// The token of the packets that the node receives.
+        token_in: u64,
+    },
+    /// The tunnel is admitted and the target node knows.
+    Admitted {
+        /// The target node.
+        target: NodeId,
+    },
+    /// Not done, and why.
+    Refused(Refusal),
+}
+
+/// What a relay asks of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RelayRequest {
+    /// Proof of life, each second.
+    Ping {
+        /// Counts up.
+        sequence: u64,
+    },
+    /// A peer has opened a channel.
+    ChannelOffer {
+        /// The circuit.
+        circuit: CircuitId,
+        /// The node at the other end.
+        peer: NodeId,
+        /// The token that the node writes into its packets.
+        token_out: u64,
+        /// The token of the packets that the node receives.
+        token_in: u64,
+    },
+    /// A channel has ended.
+    ChannelClosed {
+        /// The circuit.
+        circuit: CircuitId,
+        /// The node at the other end.
+        peer: NodeId,
+        /// Why, for people.
+        reason: String,
+    },
+    /// A consumer's tunnel was admitted.
+    Admission {
+        /// The tunnel.
+        tunnel: TunnelId,
+        /// Its link.
+        link: LinkId,
+        /// The generation of the route that the relay knows.
+        generation: Generation,
+        /// The consumer.
+        consumer: NodeId,
+    },
+}
+
+/// What a node answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RelayResponse {
+    /// Done, nothing to add.
+    Done,
+    /// Not done, and why.
+    Refused(Refusal),
+}
