@@ -12,8 +12,20 @@ use crate::{
     time::WallTime,
 };
 
+pub mod code;
+
 /// An Ed25519 public key.
 pub type PublicKeyBytes = [u8; 32];
+
+/// What checks a join token's proof. It is as good as the secret itself, so `Debug` never shows it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct VerifierBytes(pub [u8; 32]);
+
+impl fmt::Debug for VerifierBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("VerifierBytes(hidden)")
+    }
+}
 
 /// An entry of the log: time and author enter `apply` only here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,8 +58,8 @@ pub enum Action {
     TokenCreate {
         /// The token's public number.
         token: TokenId,
-        /// What checks its proof; as good as a secret, so it is never shown.
-        verifier: [u8; 32],
+        /// What checks its proof.
+        verifier: VerifierBytes,
         /// The roles that the joiner gets.
         roles: BTreeSet<Role>,
         /// When it ends unused.
@@ -135,6 +147,44 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// The action's kind in one word, for counters and logs.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Found { .. } => "found",
+            Self::TokenCreate { .. } => "token_create",
+            Self::TokenRevoke { .. } => "token_revoke",
+            Self::Enrol { .. } => "enrol",
+            Self::Describe { .. } => "describe",
+            Self::NodeRemove { .. } => "node_remove",
+            Self::Certify { .. } => "certify",
+            Self::Decertify { .. } => "decertify",
+            Self::RelayVerified { .. } => "relay_verified",
+            Self::LinkAdd { .. } => "link_add",
+            Self::LinkRetarget { .. } => "link_retarget",
+            Self::LinkRemove { .. } => "link_remove",
+            Self::SettingSet { .. } => "setting_set",
+            Self::LeaseRenew => "lease_renew",
+            Self::RelayDrain { .. } => "relay_drain",
+        }
+    }
+}
+
+/// The roles that somebody gets who is given these: every control node runs a local relay (RP-59), and a relay's host
+/// is a node, since it dials the control nodes as one.
+#[must_use]
+pub fn implied_roles(given: &BTreeSet<Role>) -> BTreeSet<Role> {
+    let mut roles = given.clone();
+    if roles.contains(&Role::Control) {
+        roles.insert(Role::Relay);
+    }
+    if roles.contains(&Role::Relay) {
+        roles.insert(Role::Node);
+    }
+    roles
+}
+
 /// What a joining node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enrolment {
@@ -196,6 +246,17 @@ pub enum Outcome {
     Refused(Refusal),
 }
 
+impl Outcome {
+    /// Why nothing was changed, if so.
+    #[must_use]
+    pub const fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            _ => None,
+        }
+    }
+}
+
 /// Why a command was refused: a stable code, a sentence of what was found and one of what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
@@ -223,3 +284,29 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // RP-59: every control node runs a local relay, and every relay's host is a node.
+    #[test]
+    fn roles_bring_those_that_they_need() {
+        let implied = |roles: &[Role]| implied_roles(&roles.iter().copied().collect()).into_iter().collect::<Vec<_>>();
+        assert_eq!(implied(&[Role::Control]), [Role::Control, Role::Relay, Role::Node]);
+        assert_eq!(implied(&[Role::Relay]), [Role::Relay, Role::Node]);
+        assert_eq!(implied(&[Role::Node]), [Role::Node]);
+        assert_eq!(implied(&[Role::Operator]), [Role::Operator]);
+    }
+
+    #[test]
+    fn a_verifier_is_never_shown() {
+        let action = Action::TokenCreate {
+            token: TokenId(1),
+            verifier: VerifierBytes([77; 32]),
+            roles: BTreeSet::from([Role::Node]),
+            expires: WallTime(1),
+        };
+        assert!(!format!("{action:?}").contains("77"));
+    }
+}

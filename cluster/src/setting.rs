@@ -1,5 +1,7 @@
 //! Settings of the whole cluster: names, bounds, defaults and reasons.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// One setting with its value, always within bounds: [`Setting::parse`] is the only way from text.
@@ -29,33 +31,44 @@ pub struct Description {
     make: fn(u64) -> Setting,
 }
 
+/// [`Setting::PolicyLeaseHours`].
+pub const POLICY_LEASE_HOURS: Description = Description {
+    name: "policy_lease_hours",
+    least: 1,
+    most: 168,
+    default: 72,
+    why: "how long relays admit new connections while the control plane is down",
+    make: Setting::PolicyLeaseHours,
+};
+
+/// [`Setting::GrantHours`].
+pub const GRANT_HOURS: Description = Description {
+    name: "grant_hours",
+    least: 1,
+    most: 224,
+    default: 4,
+    why: "how long a permission lives; never less than the policy lease and a third of it",
+    make: Setting::GrantHours,
+};
+
+/// [`Setting::FlowWaitSeconds`].
+pub const FLOW_WAIT_SECONDS: Description = Description {
+    name: "flow_wait_seconds",
+    least: 1,
+    most: 3_600,
+    default: 60,
+    why: "how long flows wait for a path; one that waits longer than an hour holds its buffers for nothing",
+    make: Setting::FlowWaitSeconds,
+};
+
 /// Every setting.
-pub const ALL: [Description; 3] = [
-    Description {
-        name: "policy_lease_hours",
-        least: 1,
-        most: 168,
-        default: 72,
-        why: "how long relays admit new connections while the control plane is down",
-        make: Setting::PolicyLeaseHours,
-    },
-    Description {
-        name: "grant_hours",
-        least: 1,
-        most: 224,
-        default: 4,
-        why: "how long a permission lives; never less than the policy lease and a third of it",
-        make: Setting::GrantHours,
-    },
-    Description {
-        name: "flow_wait_seconds",
-        least: 1,
-        most: 3_600,
-        default: 60,
-        why: "how long flows wait for a path; one that waits longer than an hour holds its buffers for nothing",
-        make: Setting::FlowWaitSeconds,
-    },
-];
+pub const ALL: [Description; 3] = [POLICY_LEASE_HOURS, GRANT_HOURS, FLOW_WAIT_SECONDS];
+
+/// The value of a setting, where `set` holds those that differ from their default by name.
+#[must_use]
+pub fn value(set: &BTreeMap<String, Setting>, known: &Description) -> u64 {
+    set.get(known.name).map_or(known.default, |setting| setting.describe().1)
+}
 
 impl Setting {
     /// The setting `name` with the value in `text`.
@@ -77,9 +90,9 @@ impl Setting {
     #[must_use]
     pub const fn describe(self) -> (&'static Description, u64) {
         match self {
-            Self::PolicyLeaseHours(value) => (&ALL[0], value),
-            Self::GrantHours(value) => (&ALL[1], value),
-            Self::FlowWaitSeconds(value) => (&ALL[2], value),
+            Self::PolicyLeaseHours(value) => (&POLICY_LEASE_HOURS, value),
+            Self::GrantHours(value) => (&GRANT_HOURS, value),
+            Self::FlowWaitSeconds(value) => (&FLOW_WAIT_SECONDS, value),
         }
     }
 

@@ -5,12 +5,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    command::{Command, IssuerRecord, LinkSpec, Outcome, PublicKeyBytes},
+    command::{
+        Action, Command, IssuerRecord, LinkSpec, Outcome, PublicKeyBytes, Refusal, VerifierBytes, code, implied_roles,
+    },
     domain::FailureDomain,
+    grant,
     id::{Generation, LinkId, Name, NodeId, Role, TokenId, Version},
-    setting::Setting,
-    time::WallTime,
+    limits::AUDIT_LINES_MAX,
+    setting::{self, Setting},
+    time::{Span, WallTime},
 };
+
+pub mod address;
+mod link;
+mod node;
+mod token;
+mod view;
 
 /// The agreed state. Every map is ordered, so that equal states have equal bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,13 +82,15 @@ pub struct NodeRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenRecord {
     /// What checks its proof.
-    pub verifier: [u8; 32],
+    pub verifier: VerifierBytes,
     /// The roles that it gives.
     pub roles: BTreeSet<Role>,
     /// When it ends.
     pub expires: WallTime,
     /// Who used it, and when.
     pub used: Option<TokenUse>,
+    /// When it was revoked.
+    pub revoked: Option<WallTime>,
 }
 
 /// The use of a token.
@@ -118,10 +130,227 @@ pub struct AuditLine {
     pub what: String,
 }
 
-impl State {
-    /// Applies the committed command at `index`. A refused one changes nothing but what the outcome says.
-    pub fn apply(&mut self, index: u64, command: Command) -> Outcome {
-        let _ = (index, command);
-        Outcome::Done { version: self.version }
+/// What an action that was not refused comes to.
+enum Change {
+    /// The state is already as it should be: no new version, and no line in the audit.
+    None(Option<Outcome>),
+    /// The state was changed.
+    Made {
+        /// The line of the audit, if it deserves one.
+        what: Option<String>,
+        /// The outcome, if it is more than done.
+        outcome: Option<Outcome>,
+    },
+}
+
+impl Change {
+    fn made(what: impl Into<String>) -> Self {
+        Self::Made { what: Some(what.into()), outcome: None }
     }
 }
+
+impl State {
+    /// Applies the committed command at `index`. A refused one changes nothing but what the outcome says, and one that
+    /// asks for what already is changes nothing either. Equal states and commands give equal states and outcomes.
+    pub fn apply(&mut self, index: u64, command: Command) -> Outcome {
+        match self.try_apply(index, command) {
+            Ok(outcome) => outcome,
+            Err(refusal) => Outcome::Refused(refusal),
+        }
+    }
+
+    fn try_apply(&mut self, index: u64, command: Command) -> Result<Outcome, Refusal> {
+        let Command { at, by, expected, action } = command;
+        self.check_entry(index, expected)?;
+        self.may_propose(by, &action)?;
+        let now = self.time.max(at);
+        let outcome = match self.change(now, action)? {
+            Change::None(outcome) => outcome,
+            Change::Made { what, outcome } => {
+                self.version = Version(index);
+                self.time = now;
+                if let Some(what) = what {
+                    let surplus = (self.audit.len() + 1).saturating_sub(AUDIT_LINES_MAX);
+                    self.audit.drain(..surplus);
+                    self.audit.push(AuditLine { version: self.version, at: now, by, what });
+                }
+                outcome
+            }
+        };
+        Ok(outcome.unwrap_or(Outcome::Done { version: self.version }))
+    }
+
+    fn check_entry(&self, index: u64, expected: Option<Version>) -> Result<(), Refusal> {
+        if index <= self.version.0 {
+            return Err(Refusal::new(
+                code::ENTRY_OLD,
+                format!("the entry is v{index}, the state {}", self.version),
+                "Propose the command again",
+            ));
+        }
+        match expected {
+            Some(expected) if expected != self.version => Err(Refusal::new(
+                code::VERSION_CHANGED,
+                format!("the command was meant for {expected}, the state is {} by now", self.version),
+                "Look at the present state, then run the command again: postroad status",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether this node may ask for this: control nodes and operators for anything, others for what concerns
+    /// themselves. `apply` asks again, since a node may have been removed meanwhile.
+    ///
+    /// # Errors
+    /// `NOT_FOUNDED`, `ALREADY_FOUNDED`, or `NOT_ALLOWED` with what is missing.
+    pub fn may_propose(&self, by: NodeId, action: &Action) -> Result<(), Refusal> {
+        match (&self.cluster, action) {
+            (None, Action::Found { .. }) => return Ok(()),
+            (None, _) => {
+                return Err(Refusal::new(
+                    code::NOT_FOUNDED,
+                    "the cluster was not founded yet",
+                    "Found it on its first control node: postroad init",
+                ));
+            }
+            (Some(cluster), Action::Found { .. }) => {
+                return Err(Refusal::new(
+                    code::ALREADY_FOUNDED,
+                    format!("the cluster {cluster} was founded already"),
+                    "Join it instead: postroad join",
+                ));
+            }
+            (Some(_), _) => {}
+        }
+        let Some(record) = self.nodes.get(&by) else {
+            return Err(Refusal::new(
+                code::NOT_ALLOWED,
+                format!("{by}, which asked for this, is no node of the cluster"),
+                "Ask from a control node, or join first: postroad join",
+            ));
+        };
+        let own = match action {
+            Action::Describe { node, .. } | Action::NodeRemove { node } => *node == by,
+            _ => false,
+        };
+        if own || record.roles.contains(&Role::Control) || record.roles.contains(&Role::Operator) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            code::NOT_ALLOWED,
+            format!("{} has neither the role control nor operator and may only change itself", record.name),
+            "Run the command on a control node, or with an operator's certificate: postroad token create --role operator",
+        ))
+    }
+
+    fn change(&mut self, now: WallTime, action: Action) -> Result<Change, Refusal> {
+        match action {
+            Action::Found { cluster, authority, first, issuer } => self.found(now, cluster, authority, first, issuer),
+            Action::TokenCreate { token, verifier, roles, expires } => {
+                let record = TokenRecord { verifier, roles: implied_roles(&roles), expires, used: None, revoked: None };
+                self.token_create(now, token, record)
+            }
+            Action::TokenRevoke { token } => self.token_revoke(now, token),
+            Action::Enrol { token, enrolment } => self.enrol(now, token, enrolment),
+            Action::Describe { node, advertised, domain } => self.describe(node, advertised, domain),
+            Action::NodeRemove { node } => self.node_remove(node),
+            Action::Certify { node, issuer } => self.certify(node, issuer),
+            Action::Decertify { node } => self.decertify(node),
+            Action::RelayVerified { relay, ready, reason } => self.relay_verified(relay, ready, reason),
+            Action::RelayDrain { relay, draining } => self.relay_drain(relay, draining),
+            Action::LinkAdd { name, link } => self.link_add(now, name, link),
+            Action::LinkRetarget { link, target_address } => self.link_retarget(link, target_address),
+            Action::LinkRemove { link } => self.link_remove(link),
+            Action::SettingSet { setting } => self.setting_set(now, setting),
+            Action::LeaseRenew => Ok(self.lease_renew(now)),
+        }
+    }
+
+    fn setting_set(&mut self, now: WallTime, setting: Setting) -> Result<Change, Refusal> {
+        let (known, value) = setting.describe();
+        if !setting.is_valid() {
+            return Err(Refusal::new(
+                code::SETTING_OUT_OF_BOUNDS,
+                format!("{} is {value}, but must be from {} to {}: {}", known.name, known.least, known.most, known.why),
+                "See the bounds of all settings: postroad setting list",
+            ));
+        }
+        if setting::value(&self.settings, known) == value {
+            return Ok(Change::None(None));
+        }
+        if value == known.default {
+            self.settings.remove(known.name);
+        } else {
+            self.settings.insert(known.name.to_owned(), setting);
+        }
+        // A shorter lifetime must not end grants that were given for a longer one: they count anew from here.
+        if matches!(setting, Setting::PolicyLeaseHours(_) | Setting::GrantHours(_)) {
+            self.grants_issued = now;
+        }
+        Ok(Change::made(format!("setting {} set to {value}", known.name)))
+    }
+
+    fn lease_renew(&mut self, now: WallTime) -> Change {
+        if now.since(self.grants_issued) >= grant::renewal_age(self.grant_configured(), self.policy_lease()) {
+            self.grants_issued = now;
+        }
+        Change::Made { what: None, outcome: None }
+    }
+
+    /// How long a policy may be acted on after its issue (RP-25).
+    #[must_use]
+    pub fn policy_lease(&self) -> Span {
+        Span::from_secs(3_600 * setting::value(&self.settings, &setting::POLICY_LEASE_HOURS))
+    }
+
+    /// The configured lifetime of grants (RP-26); [`grant::lifetime`] says how long they really live.
+    #[must_use]
+    pub fn grant_configured(&self) -> Span {
+        Span::from_secs(3_600 * setting::value(&self.settings, &setting::GRANT_HOURS))
+    }
+
+    /// How long a flow waits for a path, in seconds (RP-1).
+    #[must_use]
+    pub fn flow_wait_seconds(&self) -> u64 {
+        setting::value(&self.settings, &setting::FLOW_WAIT_SECONDS)
+    }
+
+    /// The node of this name.
+    #[must_use]
+    pub fn node_named(&self, name: &Name) -> Option<(NodeId, &NodeRecord)> {
+        self.nodes.iter().find(|(_, record)| record.name == *name).map(|(node, record)| (*node, record))
+    }
+
+    /// The link of this name.
+    #[must_use]
+    pub fn link_named(&self, name: &Name) -> Option<(LinkId, &LinkRecord)> {
+        self.links.iter().find(|(_, record)| record.name == *name).map(|(link, record)| (*link, record))
+    }
+
+    fn node(&self, node: NodeId) -> Result<&NodeRecord, Refusal> {
+        self.nodes.get(&node).ok_or_else(|| {
+            let found = if self.revoked_nodes.contains(&node) { "was removed" } else { "is no node of the cluster" };
+            Refusal::new(code::NODE_UNKNOWN, format!("{node} {found}"), "See who there is: postroad node list")
+        })
+    }
+
+    fn node_mut(&mut self, node: NodeId) -> Result<&mut NodeRecord, Refusal> {
+        self.node(node)?;
+        Ok(self.nodes.get_mut(&node).expect("the node was found above"))
+    }
+
+    fn node_with(&self, node: NodeId, role: Role) -> Result<&NodeRecord, Refusal> {
+        let record = self.node(node)?;
+        if record.roles.contains(&role) {
+            return Ok(record);
+        }
+        Err(Refusal::new(
+            code::ROLE_MISSING,
+            format!("{} has not the role {role}, which this needs", record.name),
+            "See the roles of every node: postroad node list",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests;

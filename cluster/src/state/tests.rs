@@ -1,0 +1,1 @@
+//! What `apply` must hold.
