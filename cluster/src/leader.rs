@@ -1,0 +1,230 @@
+//! What only the leader does: renew leases, and count a relay as capacity once nodes have reached it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    behavior::{Behavior, Class, Turn},
+    command::Action,
+    id::NodeId,
+    limits::LEASE_RENEW_INTERVAL,
+    wire::control::Report,
+};
+
+/// The leader's state. Reports are soft: they never enter the log, and a new leader starts without them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Leader {
+    /// The term in which this node leads.
+    pub term: Option<u64>,
+    /// The newest report of each node.
+    pub reports: BTreeMap<NodeId, Report>,
+    /// Relays by number, as agreed: whether ready.
+    pub relays: BTreeMap<NodeId, bool>,
+    /// Relays about which a command is under way.
+    pub proposed: BTreeMap<NodeId, bool>,
+    /// Nodes that are not removed; reports of others are forgotten.
+    pub nodes: Vec<NodeId>,
+}
+
+/// What happens to the leader.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Event {
+    /// This node leads in a term, or does not lead.
+    Leads {
+        /// The term.
+        term: Option<u64>,
+    },
+    /// The agreed state has changed.
+    Agreed {
+        /// Nodes.
+        nodes: Vec<NodeId>,
+        /// Relays by number: whether ready.
+        relays: BTreeMap<NodeId, bool>,
+    },
+    /// A node has reported.
+    Reported {
+        /// The node.
+        from: NodeId,
+        /// What.
+        report: Report,
+    },
+    /// A proposed command was answered.
+    Answered {
+        /// The relay that it was about, if it was about one.
+        relay: Option<NodeId>,
+    },
+    /// The lease timer has run out.
+    LeaseTimer,
+}
+
+/// What the leader asks of the world.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Effect {
+    /// Propose an action; its answer names the relay.
+    Propose {
+        /// The action.
+        action: Box<Action>,
+        /// The relay that it is about.
+        relay: Option<NodeId>,
+    },
+    /// Send [`Event::LeaseTimer`] later.
+    LeaseAfter {
+        /// When.
+        after_ms: u64,
+    },
+}
+
+impl crate::behavior::Event for Event {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Leads { .. } => "leads",
+            Self::Agreed { .. } => "agreed",
+            Self::Reported { .. } => "reported",
+            Self::Answered { .. } => "answered",
+            Self::LeaseTimer => "lease-timer",
+        }
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::Leads { .. } => Class::State { key: 0 },
+            Self::Agreed { .. } => Class::State { key: u64::MAX },
+            Self::Reported { from, .. } => Class::State { key: from.0 },
+            _ => Class::Reserved,
+        }
+    }
+}
+
+impl Leader {
+    /// Proposes readiness for each pending relay that a node has reached (RP-7): another node's word is needed as soon
+    /// as any other node reports, since a relay always reaches itself.
+    fn verify(&mut self, effects: &mut Vec<Effect>) {
+        if self.term.is_none() {
+            return;
+        }
+        let pending: Vec<NodeId> = self.relays.iter().filter(|(_, ready)| !**ready).map(|(relay, _)| *relay).collect();
+        for relay in pending {
+            if self.proposed.contains_key(&relay) {
+                continue;
+            }
+            let alone = self.reports.keys().all(|from| *from == relay);
+            let reached = self.reports.iter().find_map(|(from, report)| match report.relays.get(&relay) {
+                Some(Ok(round_trip_us)) if *from != relay || alone => Some((*from, *round_trip_us)),
+                _ => None,
+            });
+            if let Some((from, round_trip_us)) = reached {
+                self.proposed.insert(relay, true);
+                let reason =
+                    format!("reached by {from} in {}.{} ms", round_trip_us / 1_000, round_trip_us % 1_000 / 100);
+                let action = Box::new(Action::RelayVerified { relay, ready: true, reason });
+                effects.push(Effect::Propose { action, relay: Some(relay) });
+            }
+        }
+    }
+}
+
+impl Behavior for Leader {
+    const NOUN: &'static str = "leader";
+    type Event = Event;
+    type Effect = Effect;
+
+    fn on(&mut self, _turn: Turn, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Leads { term } => {
+                if self.term == term {
+                    return;
+                }
+                self.term = term;
+                self.proposed.clear();
+                self.reports.clear();
+                if term.is_some() {
+                    effects.push(Effect::Propose { action: Box::new(Action::LeaseRenew), relay: None });
+                    effects.push(Effect::LeaseAfter { after_ms: LEASE_RENEW_INTERVAL.as_millis() as u64 });
+                }
+            }
+            Event::Agreed { nodes, relays } => {
+                self.nodes = nodes;
+                self.relays = relays;
+                let nodes = &self.nodes;
+                self.reports.retain(|from, _| nodes.contains(from));
+                self.verify(effects);
+            }
+            Event::Reported { from, report } => {
+                if self.nodes.contains(&from) {
+                    self.reports.insert(from, report);
+                    self.verify(effects);
+                }
+            }
+            Event::Answered { relay } => {
+                if let Some(relay) = relay {
+                    self.proposed.remove(&relay);
+                }
+            }
+            Event::LeaseTimer => {
+                if self.term.is_some() {
+                    effects.push(Effect::Propose { action: Box::new(Action::LeaseRenew), relay: None });
+                    effects.push(Effect::LeaseAfter { after_ms: LEASE_RENEW_INTERVAL.as_millis() as u64 });
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(leader: &mut Leader, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        leader.on(Turn::default(), event, &mut effects);
+        effects
+    }
+
+    fn report(relay: u64, reached: Result<u64, &str>) -> Report {
+        let reached = reached.map_err(str::to_owned);
+        Report { relays: BTreeMap::from([(NodeId(relay), reached)]), ..Report::default() }
+    }
+
+    fn agreed(relays: &[(u64, bool)]) -> Event {
+        let relays = relays.iter().map(|(relay, ready)| (NodeId(*relay), *ready)).collect();
+        Event::Agreed { nodes: vec![NodeId(1), NodeId(2), NodeId(3)], relays }
+    }
+
+    // RP-7: a relay is pending until a node has reached it.
+    #[test]
+    fn a_relay_is_ready_once_another_node_has_reached_it() {
+        let mut leader = Leader::default();
+        on(&mut leader, agreed(&[(2, false)]));
+        assert_eq!(on(&mut leader, Event::Reported { from: NodeId(1), report: report(2, Ok(900)) }), []);
+        let effects = on(&mut leader, Event::Leads { term: Some(4) });
+        assert_eq!(effects.len(), 2, "a lease at once, and the timer for the next: {effects:?}");
+        assert_eq!(on(&mut leader, Event::Reported { from: NodeId(1), report: report(2, Err("no answer")) }), []);
+        assert_eq!(on(&mut leader, Event::Reported { from: NodeId(2), report: report(2, Ok(10)) }), [], "its own word");
+        assert_eq!(on(&mut leader, Event::Reported { from: NodeId(9), report: report(2, Ok(10)) }), [], "a stranger's");
+        let effects = on(&mut leader, Event::Reported { from: NodeId(3), report: report(2, Ok(4_100)) });
+        let [Effect::Propose { action, relay: Some(NodeId(2)) }] = &effects[..] else { panic!("{effects:?}") };
+        let reason = "reached by n3 in 4.1 ms".to_owned();
+        assert_eq!(**action, Action::RelayVerified { relay: NodeId(2), ready: true, reason });
+        assert_eq!(on(&mut leader, Event::Reported { from: NodeId(3), report: report(2, Ok(4_000)) }), [], "under way");
+    }
+
+    #[test]
+    fn a_relay_that_stands_alone_may_vouch_for_itself() {
+        let mut leader = Leader::default();
+        on(&mut leader, agreed(&[(1, false)]));
+        on(&mut leader, Event::Leads { term: Some(1) });
+        assert_eq!(on(&mut leader, Event::Reported { from: NodeId(1), report: report(1, Ok(10)) }).len(), 1);
+    }
+
+    #[test]
+    fn only_a_leader_renews_leases() {
+        let mut leader = Leader::default();
+        assert_eq!(on(&mut leader, Event::LeaseTimer), []);
+        on(&mut leader, Event::Leads { term: Some(4) });
+        assert_eq!(on(&mut leader, Event::LeaseTimer).len(), 2);
+        on(&mut leader, Event::Leads { term: None });
+        assert_eq!(on(&mut leader, Event::LeaseTimer), []);
+        assert!(leader.reports.is_empty());
+    }
+}

@@ -1,0 +1,544 @@
+//! A node's session with one relay: when to dial, what to register, and when the relay counts as reachable.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    behavior::{Behavior, Class, Turn},
+    command::Refusal,
+    grant::SignedGrant,
+    id::{Generation, LinkId, NodeId, Version},
+    limits::{REGISTER_RETRY_MAX, REGISTER_RETRY_MIN, SESSION_PING_INTERVAL, SESSION_RETRY_MAX, SESSION_RETRY_MIN},
+    retry,
+};
+
+/// The session's state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Session {
+    /// The relay's node.
+    pub relay: NodeId,
+    /// Where it is dialled.
+    pub address: String,
+    /// How far the session is.
+    pub phase: Phase,
+    /// Failed attempts in a row.
+    pub failures: u32,
+    /// Why the last attempt or session ended, for people.
+    pub last_end: Option<String>,
+    /// The generation of the last session; the boot count is its upper half.
+    pub generation: Generation,
+    /// The last round-trip time, in microseconds, of this session.
+    pub round_trip_us: Option<u64>,
+    /// The version of the policy that the relay said it admits by.
+    pub policy: Version,
+    /// Endpoints to register, by link.
+    pub endpoints: BTreeMap<LinkId, Endpoint>,
+    /// Pings sent in this session.
+    pub pings: u64,
+}
+
+/// How far a session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// Not started, or stopped.
+    Idle,
+    /// A dial is under way.
+    Dialling,
+    /// Connected, not yet welcomed.
+    Greeting {
+        /// The connection.
+        connection: u64,
+    },
+    /// The session stands.
+    Up {
+        /// The connection.
+        connection: u64,
+    },
+    /// Until the retry timer.
+    Waiting,
+}
+
+/// An endpoint of this node, as the relay is to hold it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// The generation of its route.
+    pub generation: Generation,
+    /// The grant to register.
+    pub grant: SignedGrant,
+    /// The generation that the relay has confirmed in this session.
+    pub registered: Option<Generation>,
+    /// Refusals in a row.
+    pub refusals: u32,
+    /// The last refusal, for people.
+    pub refusal: Option<Refusal>,
+}
+
+/// What happens to a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Event {
+    /// Begin, or go on at another address.
+    Target {
+        /// `host:port`.
+        address: String,
+    },
+    /// These endpoints are to be registered, no others.
+    Endpoints {
+        /// By link.
+        wanted: BTreeMap<LinkId, (Generation, SignedGrant)>,
+    },
+    /// The dial succeeded.
+    Connected {
+        /// The connection.
+        connection: u64,
+    },
+    /// The dial failed.
+    DialFailed {
+        /// Why.
+        reason: String,
+    },
+    /// The relay welcomed the node.
+    Welcomed {
+        /// The connection.
+        connection: u64,
+        /// The version of its policy.
+        policy: Version,
+    },
+    /// A connection ended.
+    Closed {
+        /// The connection.
+        connection: u64,
+        /// Why.
+        reason: String,
+    },
+    /// A registration was answered.
+    Registered {
+        /// The connection.
+        connection: u64,
+        /// The link.
+        link: LinkId,
+        /// The generation.
+        generation: Generation,
+        /// The refusal, if it was refused.
+        refusal: Option<Refusal>,
+    },
+    /// A ping came back.
+    Pong {
+        /// The connection.
+        connection: u64,
+        /// The round-trip time in microseconds.
+        round_trip_us: u64,
+    },
+    /// A timer has run out.
+    Timer(Timer),
+}
+
+/// The timers of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Timer {
+    /// Dial again.
+    Retry,
+    /// Send the next ping.
+    Ping,
+    /// Register again what was refused.
+    Register,
+}
+
+/// What a session asks of the world.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Effect {
+    /// Dial the relay.
+    Dial {
+        /// `host:port`.
+        address: String,
+    },
+    /// Say hello on a new connection.
+    Hello {
+        /// The connection.
+        connection: u64,
+        /// This session.
+        session: Generation,
+    },
+    /// Register an endpoint.
+    Register {
+        /// The connection.
+        connection: u64,
+        /// The link.
+        link: LinkId,
+        /// The generation of its route.
+        generation: Generation,
+        /// The grant.
+        grant: SignedGrant,
+    },
+    /// End a registration.
+    Unregister {
+        /// The connection.
+        connection: u64,
+        /// The link.
+        link: LinkId,
+        /// The generation.
+        generation: Generation,
+    },
+    /// Ping the relay.
+    Ping {
+        /// The connection.
+        connection: u64,
+        /// Counts up.
+        sequence: u64,
+    },
+    /// Close a connection.
+    Close {
+        /// The connection.
+        connection: u64,
+        /// Why.
+        reason: String,
+    },
+    /// Start a timer, in place of an earlier one of the same name.
+    Start {
+        /// Which.
+        timer: Timer,
+        /// When it runs out.
+        after_ms: u64,
+    },
+    /// Tell the node that the relay is up: its session stands.
+    Up {
+        /// The connection.
+        connection: u64,
+    },
+    /// Tell the node that it is down.
+    Down {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl crate::behavior::Event for Event {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Target { .. } => "target",
+            Self::Endpoints { .. } => "endpoints",
+            Self::Connected { .. } => "connected",
+            Self::DialFailed { .. } => "dial-failed",
+            Self::Welcomed { .. } => "welcomed",
+            Self::Closed { .. } => "closed",
+            Self::Registered { .. } => "registered",
+            Self::Pong { .. } => "pong",
+            Self::Timer(_) => "timer",
+        }
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::Target { .. } => Class::State { key: 0 },
+            Self::Endpoints { .. } => Class::State { key: 1 },
+            _ => Class::Reserved,
+        }
+    }
+}
+
+impl Session {
+    /// A session that has not begun. `boots` counts the starts of the node, so that generations only grow.
+    #[must_use]
+    pub fn new(relay: NodeId, boots: u32) -> Self {
+        Self {
+            relay,
+            address: String::new(),
+            phase: Phase::Idle,
+            failures: 0,
+            last_end: None,
+            generation: Generation(u64::from(boots) << 32),
+            round_trip_us: None,
+            policy: Version(0),
+            endpoints: BTreeMap::new(),
+            pings: 0,
+        }
+    }
+
+    /// Whether the session stands.
+    #[must_use]
+    pub const fn is_up(&self) -> bool {
+        matches!(self.phase, Phase::Up { .. })
+    }
+
+    const fn connection(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Greeting { connection } | Phase::Up { connection } => Some(connection),
+            _ => None,
+        }
+    }
+
+    fn dial(&mut self, effects: &mut Vec<Effect>) {
+        self.phase = Phase::Dialling;
+        effects.push(Effect::Dial { address: self.address.clone() });
+    }
+
+    /// The dial or the session has ended: wait and dial again.
+    fn ended(&mut self, turn: Turn, reason: String, effects: &mut Vec<Effect>) {
+        let was_up = self.is_up();
+        // A session that stood proves the relay: only failures after it count.
+        self.failures = if was_up { 1 } else { self.failures.saturating_add(1) };
+        if was_up {
+            effects.push(Effect::Down { reason: reason.clone() });
+        }
+        self.phase = Phase::Waiting;
+        self.last_end = Some(reason);
+        self.round_trip_us = None;
+        for endpoint in self.endpoints.values_mut() {
+            endpoint.registered = None;
+        }
+        let wait = retry::delay(&turn, self.failures, SESSION_RETRY_MIN, SESSION_RETRY_MAX);
+        effects.push(Effect::Start { timer: Timer::Retry, after_ms: wait.as_millis() as u64 });
+    }
+
+    fn retarget(&mut self, address: String, effects: &mut Vec<Effect>) {
+        if address == self.address && self.phase != Phase::Idle {
+            return;
+        }
+        self.address = address;
+        match self.phase {
+            Phase::Idle | Phase::Waiting => self.dial(effects),
+            // The dial under way ends by itself, and the next goes to the new address.
+            Phase::Dialling => {}
+            Phase::Greeting { connection } | Phase::Up { connection } => {
+                effects.push(Effect::Close { connection, reason: "the relay has a new address".to_owned() });
+            }
+        }
+    }
+
+    fn register(&self, link: LinkId, effects: &mut Vec<Effect>) {
+        if let (Phase::Up { connection }, Some(endpoint)) = (self.phase, self.endpoints.get(&link)) {
+            effects.push(Effect::Register {
+                connection,
+                link,
+                generation: endpoint.generation,
+                grant: endpoint.grant.clone(),
+            });
+        }
+    }
+
+    fn want(&mut self, wanted: BTreeMap<LinkId, (Generation, SignedGrant)>, effects: &mut Vec<Effect>) {
+        let gone: Vec<LinkId> = self.endpoints.keys().filter(|link| !wanted.contains_key(link)).copied().collect();
+        for link in gone {
+            if let Some(Endpoint { registered: Some(generation), .. }) = self.endpoints.remove(&link)
+                && let Some(connection) = self.connection()
+            {
+                effects.push(Effect::Unregister { connection, link, generation });
+            }
+        }
+        for (link, (generation, grant)) in wanted {
+            let known = self.endpoints.get(&link);
+            if known.is_some_and(|known| known.generation == generation && known.grant == grant) {
+                continue;
+            }
+            let registered = known.and_then(|known| known.registered);
+            self.endpoints.insert(link, Endpoint { generation, grant, registered, refusals: 0, refusal: None });
+            self.register(link, effects);
+        }
+    }
+
+    fn registered(
+        &mut self,
+        turn: Turn,
+        link: LinkId,
+        generation: Generation,
+        refusal: Option<Refusal>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(endpoint) = self.endpoints.get_mut(&link) else { return };
+        match refusal {
+            None => {
+                endpoint.registered = Some(generation);
+                endpoint.refusals = 0;
+                endpoint.refusal = None;
+            }
+            Some(refusal) if generation == endpoint.generation => {
+                endpoint.refusals = endpoint.refusals.saturating_add(1);
+                endpoint.refusal = Some(refusal);
+                let wait = retry::delay(&turn, endpoint.refusals, REGISTER_RETRY_MIN, REGISTER_RETRY_MAX);
+                effects.push(Effect::Start { timer: Timer::Register, after_ms: wait.as_millis() as u64 });
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn timer(&mut self, timer: Timer, effects: &mut Vec<Effect>) {
+        match (timer, self.phase) {
+            (Timer::Retry, Phase::Waiting) => self.dial(effects),
+            (Timer::Ping, Phase::Up { connection }) => {
+                self.pings += 1;
+                effects.push(Effect::Ping { connection, sequence: self.pings });
+                effects.push(start_ping());
+            }
+            (Timer::Register, Phase::Up { .. }) => {
+                let refused: Vec<LinkId> = self
+                    .endpoints
+                    .iter()
+                    .filter(|(_, endpoint)| endpoint.refusals > 0)
+                    .map(|(link, _)| *link)
+                    .collect();
+                for link in refused {
+                    self.register(link, effects);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn start_ping() -> Effect {
+    Effect::Start { timer: Timer::Ping, after_ms: SESSION_PING_INTERVAL.as_millis() as u64 }
+}
+
+impl Behavior for Session {
+    const NOUN: &'static str = "session";
+    type Event = Event;
+    type Effect = Effect;
+
+    fn on(&mut self, turn: Turn, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Target { address } => self.retarget(address, effects),
+            Event::Endpoints { wanted } => self.want(wanted, effects),
+            Event::Connected { connection } => {
+                if self.phase == Phase::Dialling {
+                    self.phase = Phase::Greeting { connection };
+                    self.generation = self.generation.next();
+                    effects.push(Effect::Hello { connection, session: self.generation });
+                } else {
+                    effects.push(Effect::Close { connection, reason: "not wanted any more".to_owned() });
+                }
+            }
+            Event::DialFailed { reason } => {
+                if self.phase == Phase::Dialling {
+                    self.ended(turn, reason, effects);
+                }
+            }
+            Event::Welcomed { connection, policy } => {
+                if self.phase == (Phase::Greeting { connection }) {
+                    self.phase = Phase::Up { connection };
+                    self.policy = policy;
+                    self.failures = 0;
+                    effects.push(Effect::Up { connection });
+                    effects.push(start_ping());
+                    let links: Vec<LinkId> = self.endpoints.keys().copied().collect();
+                    for link in links {
+                        self.register(link, effects);
+                    }
+                }
+            }
+            Event::Closed { connection, reason } => {
+                if self.connection() == Some(connection) {
+                    self.ended(turn, reason, effects);
+                }
+            }
+            Event::Registered { connection, link, generation, refusal } => {
+                if self.connection() == Some(connection) {
+                    self.registered(turn, link, generation, refusal, effects);
+                }
+            }
+            Event::Pong { connection, round_trip_us } => {
+                if self.connection() == Some(connection) {
+                    self.round_trip_us = Some(round_trip_us);
+                }
+            }
+            Event::Timer(timer) => self.timer(timer, effects),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(session: &mut Session, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        session.on(Turn::default(), event, &mut effects);
+        effects
+    }
+
+    fn grant() -> SignedGrant {
+        SignedGrant { grant: vec![], signer: NodeId(1), key: [0; 32], signature: vec![] }
+    }
+
+    fn up() -> Session {
+        let mut session = Session::new(NodeId(4), 3);
+        assert_eq!(
+            on(&mut session, Event::Target { address: "fra:9443".into() }),
+            [Effect::Dial { address: "fra:9443".into() }]
+        );
+        let hello = on(&mut session, Event::Connected { connection: 1 });
+        assert_eq!(hello, [Effect::Hello { connection: 1, session: Generation((3 << 32) + 1) }]);
+        let welcome = on(&mut session, Event::Welcomed { connection: 1, policy: Version(9) });
+        assert_eq!(welcome, [Effect::Up { connection: 1 }, start_ping()]);
+        session
+    }
+
+    #[test]
+    fn a_session_that_ends_is_dialled_again_with_its_endpoints() {
+        let mut session = up();
+        let wanted = BTreeMap::from([(LinkId(1), (Generation(2), grant()))]);
+        assert!(matches!(
+            &on(&mut session, Event::Endpoints { wanted: wanted.clone() })[..],
+            [Effect::Register { link: LinkId(1), generation: Generation(2), .. }]
+        ));
+        on(
+            &mut session,
+            Event::Registered { connection: 1, link: LinkId(1), generation: Generation(2), refusal: None },
+        );
+        assert_eq!(on(&mut session, Event::Endpoints { wanted }), [], "the same again asks for nothing");
+
+        let effects = on(&mut session, Event::Closed { connection: 1, reason: "timed out".into() });
+        assert!(matches!(&effects[..], [Effect::Down { .. }, Effect::Start { timer: Timer::Retry, .. }]));
+        assert!(matches!(&on(&mut session, Event::Timer(Timer::Retry))[..], [Effect::Dial { .. }]));
+        on(&mut session, Event::Connected { connection: 2 });
+        let effects = on(&mut session, Event::Welcomed { connection: 2, policy: Version(9) });
+        assert!(effects.iter().any(|effect| matches!(effect, Effect::Register { connection: 2, .. })));
+        assert_eq!(session.generation, Generation((3 << 32) + 2));
+    }
+
+    #[test]
+    fn what_belongs_to_an_old_connection_changes_nothing() {
+        let mut session = up();
+        let before = session.clone();
+        for event in [
+            Event::Closed { connection: 7, reason: "late".into() },
+            Event::Welcomed { connection: 7, policy: Version(1) },
+            Event::Pong { connection: 7, round_trip_us: 5 },
+            Event::DialFailed { reason: "late".into() },
+            Event::Timer(Timer::Retry),
+        ] {
+            assert_eq!(on(&mut session, event.clone()), [], "{event:?}");
+        }
+        assert_eq!(session, before);
+        assert!(matches!(&on(&mut session, Event::Connected { connection: 8 })[..], [Effect::Close { .. }]));
+    }
+
+    // RP-32: a refused registration is tried again.
+    #[test]
+    fn a_refused_registration_is_tried_again_until_it_is_taken_or_gone() {
+        let mut session = up();
+        on(&mut session, Event::Endpoints { wanted: BTreeMap::from([(LinkId(1), (Generation(2), grant()))]) });
+        let refusal = Some(Refusal::new("POLICY_MISMATCH", "does not match policy", ""));
+        let event = Event::Registered { connection: 1, link: LinkId(1), generation: Generation(2), refusal };
+        assert!(matches!(&on(&mut session, event)[..], [Effect::Start { timer: Timer::Register, .. }]));
+        assert!(matches!(&on(&mut session, Event::Timer(Timer::Register))[..], [Effect::Register { .. }]));
+        on(&mut session, Event::Endpoints { wanted: BTreeMap::new() });
+        assert_eq!(on(&mut session, Event::Timer(Timer::Register)), []);
+    }
+
+    #[test]
+    fn failures_in_a_row_wait_longer() {
+        let mut session = Session::new(NodeId(4), 0);
+        on(&mut session, Event::Target { address: "fra:9443".into() });
+        let mut waits = Vec::new();
+        for _ in 0..12 {
+            match &on(&mut session, Event::DialFailed { reason: "refused".into() })[..] {
+                [Effect::Start { timer: Timer::Retry, after_ms }] => waits.push(*after_ms),
+                other => panic!("{other:?}"),
+            }
+            on(&mut session, Event::Timer(Timer::Retry));
+        }
+        assert!(waits[0] <= SESSION_RETRY_MIN.as_millis() as u64);
+        assert!(waits[11] <= SESSION_RETRY_MAX.as_millis() as u64);
+        assert!(waits[11] >= SESSION_RETRY_MAX.as_millis() as u64 / 2);
+    }
+}
