@@ -9,6 +9,7 @@ use crate::limits::MESSAGE_BYTES_MAX;
 pub mod control;
 pub mod flow;
 pub mod join;
+pub mod raft;
 pub mod session;
 
 /// What can be sent or kept: it knows the version of its encoding, which is its first byte.
@@ -117,6 +118,12 @@ messages! {
     flow::OpenFrame = "open frame",
     join::JoinRequest = "join request",
     join::JoinResponse = "join response",
+    raft::LogPlace = "place in the log",
+    raft::LogRecord = "log entry",
+    raft::RaftAnswer = "answer of the Raft group",
+    raft::RaftMessage = "message of the Raft group",
+    raft::StateSnapshotMeta = "description of a state snapshot",
+    raft::VoteRecord = "vote",
     session::NodeRequest = "session request of a node",
     session::NodeResponse = "session response of a relay",
     session::RelayRequest = "session request of a relay",
