@@ -45,6 +45,10 @@ pub enum Class {
     Reserved,
 }
 
+/// Names a waiting asker. An event that asks carries it, and the effect that answers carries it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, serde::Deserialize)]
+pub struct ReplyId(pub u64);
+
 /// An event of a behavior.
 pub trait Event: Clone + Debug + PartialEq + Serialize + DeserializeOwned + Send + 'static {
     /// The kind of the event in one word, for counters and the console.
