@@ -478,3 +478,44 @@ pub const JOIN_SEEDS_MAX: usize = 16;
 
 /// How long the answer to a join may take: a proposal's wait and its way through the leader.
 pub const JOIN_ANSWER_WAIT: Span = Span::from_secs(15);
+
+/// Connections that a relay keeps; each costs it some 60 KiB, so this many stay under 1 GiB.
+pub const RELAY_SESSIONS_MAX: usize = 10_000;
+
+/// Connections of one node at a relay, old and new together: a node that restarts often leaves some behind until they
+/// fall silent.
+pub const RELAY_CONNECTIONS_PER_NODE_MAX: usize = 8;
+
+/// Endpoints that one node registers at a relay: as many as a cluster has links, and some.
+pub const REGISTRATIONS_PER_SESSION_MAX: usize = 4_096;
+
+/// Channels of one pair of nodes at a relay: 8 circuits, and room for those that come while others go.
+pub const CHANNELS_PER_PAIR_MAX: usize = 64;
+
+/// Requests for one and the same channel that wait for its peer; two ends ask at once at most, and a repeat of each.
+pub const CHANNEL_WAITERS_MAX: usize = 4;
+
+/// Requests that wait at a relay for a policy or a registration; more would only hide that none comes.
+pub const RELAY_WAITING_MAX: usize = 1_024;
+
+/// Requests to nodes that a relay awaits the answers of.
+pub const RELAY_ASKS_MAX: usize = 8_192;
+
+/// Requests of one session that a relay has not answered yet, so that one node cannot take the room of all.
+pub const RELAY_OWED_PER_SESSION_MAX: u32 = 256;
+
+/// How long a grant, or a node, waits for the policy that covers it (RP-32).
+pub const POLICY_WAIT: Span = Span::from_secs(10);
+
+/// How long a tunnel waits for its endpoint to be registered: longer than a reconnect takes, and short enough that
+/// another relay is asked within 2 s.
+pub const ENDPOINT_WAIT: Span = Span::from_secs(1);
+
+/// How long the registrations of a node stay that said goodbye (RP-34).
+pub const RESTART_KEPT: Span = Span::from_secs(15);
+
+/// After how much silence a relay drops a session (RP-33).
+pub const SESSION_SILENCE_MAX: Span = Span::from_millis(3_500);
+
+/// How often a relay looks at its sessions and at what waits: all its waits are as much too long at most.
+pub const RELAY_SWEEP_INTERVAL: Span = Span::from_millis(250);

@@ -1,3 +1,14 @@
 //! How nodes reach each other: the network port, quinn and rustls.
 
 pub mod network;
+pub mod connection;
+pub mod endpoint;
+pub mod tls;
+mod address;
+pub mod controller;
+pub mod flow;
+pub mod node_socket;
+pub mod packet;
+pub mod ring;
+pub mod switch;
+mod writable;
