@@ -1,0 +1,368 @@
+//! Every key of the configuration as data: what it is, its default, its bounds and the reason for them.
+
+use std::{fmt, net::SocketAddr};
+
+use postroad_cluster::{
+    id::Name,
+    limits::{FLOW_WAIT_DEFAULT_SECONDS, FLOW_WAIT_SECONDS_MAX},
+};
+
+/// A value of a key, after its checks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A text of some kind.
+    Text(String),
+    /// A whole number.
+    Number(u64),
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+/// What a key takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A path of the file system.
+    Path,
+    /// A name: 1 to 63 of `a-z`, `0-9` and `-`.
+    Name,
+    /// An address and a port to bind.
+    SocketAddress,
+    /// A host, by name or address, and a port that others dial.
+    HostPort,
+    /// A whole number within bounds.
+    Number {
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// One of these words.
+    Choice(&'static [&'static str]),
+}
+
+impl Kind {
+    /// Checks a text of this kind; `Err` says what is wrong, to follow "KEY is VALUE, ".
+    pub fn check_text(self, text: &str) -> Result<Value, String> {
+        let valid = match self {
+            Self::Number { .. } => {
+                return text.parse().map_err(|_| self.wants()).and_then(|number| self.check_number(number));
+            }
+            Self::Path => !text.is_empty() && !text.contains('\0'),
+            Self::Name => text.parse::<Name>().is_ok(),
+            Self::SocketAddress => text.parse::<SocketAddr>().is_ok(),
+            Self::HostPort => is_host_port(text),
+            Self::Choice(words) => words.contains(&text),
+        };
+        if valid { Ok(Value::Text(text.to_owned())) } else { Err(self.wants()) }
+    }
+
+    /// Checks a whole number.
+    pub fn check_number(self, number: i128) -> Result<Value, String> {
+        match self {
+            Self::Number { min, .. } if number < i128::from(min) => Err(format!("at least {min}")),
+            Self::Number { max, .. } if number > i128::from(max) => Err(format!("at most {max}")),
+            Self::Number { .. } => Ok(Value::Number(number as u64)),
+            _ => Err(self.wants()),
+        }
+    }
+
+    /// What it takes, after "must be".
+    pub fn wants(self) -> String {
+        match self {
+            Self::Path => "must be a path".to_owned(),
+            Self::Name => "must be a name: 1 to 63 of a-z, 0-9 and -, not beginning or ending with -".to_owned(),
+            Self::SocketAddress => "must be ADDRESS:PORT, as 0.0.0.0:9443 or [::]:9443".to_owned(),
+            Self::HostPort => "must be HOST:PORT, as relay-1.example.com:9443".to_owned(),
+            Self::Number { min, max } => format!("must be a whole number from {min} to {max}"),
+            Self::Choice(words) => format!("must be {}", or(words)),
+        }
+    }
+}
+
+/// One key.
+#[derive(Debug)]
+pub struct Key {
+    /// Its section.
+    pub section: &'static str,
+    /// Its name in the section.
+    pub name: &'static str,
+    /// What it takes.
+    pub kind: Kind,
+    /// Its default as text; none when it may be left out.
+    pub default: Option<&'static str>,
+    /// A value that would work, for keys without a default.
+    pub example: &'static str,
+    /// What it is, in a sentence.
+    pub says: &'static str,
+    /// Why it is there, and why within these bounds.
+    pub why: &'static str,
+}
+
+impl Key {
+    /// `section.name`.
+    pub fn path(&self) -> String {
+        format!("{}.{}", self.section, self.name)
+    }
+
+    /// The environment variable that goes before the file.
+    pub fn variable(&self) -> String {
+        format!("POSTROAD_{}_{}", self.section, self.name).to_uppercase()
+    }
+}
+
+/// The default of `link.flow_wait_seconds` as text.
+const FLOW_WAIT_DEFAULT: &str = "60";
+const _: () = assert!(FLOW_WAIT_DEFAULT_SECONDS == 60, "the text above is the same figure");
+
+/// Every key, in the order of the example file.
+pub const KEYS: &[Key] = &[
+    Key {
+        section: "node",
+        name: "data",
+        kind: Kind::Path,
+        default: None,
+        example: "/var/lib/postroad",
+        says: "Where this node keeps its keys, promises and snapshots. Left out, it is $STATE_DIRECTORY, else \
+               /var/lib/postroad as root, else postroad in the user's XDG state directory.",
+        why: "one process owns it, and whoever reads it can pose as this node",
+    },
+    Key {
+        section: "node",
+        name: "name",
+        kind: Kind::Name,
+        default: None,
+        example: "web-1",
+        says: "What people call this node. Left out, it is the first part of the host's name.",
+        why: "names appear in commands and certificates, so they are short and need no quoting",
+    },
+    Key {
+        section: "listen",
+        name: "relay",
+        kind: Kind::SocketAddress,
+        default: Some("0.0.0.0:9443"),
+        example: "[::]:9443",
+        says: "Where control nodes and relays take sessions, over UDP.",
+        why: "one port serves everything, so a firewall needs one rule",
+    },
+    Key {
+        section: "listen",
+        name: "outbound",
+        kind: Kind::SocketAddress,
+        default: Some("0.0.0.0:0"),
+        example: "[::]:0",
+        says: "Where sessions and circuits are dialled from; port 0 takes any.",
+        why: "a firewall that knows the port, or a host with several addresses, may need a fixed one",
+    },
+    Key {
+        section: "relay",
+        name: "advertised",
+        kind: Kind::HostPort,
+        default: None,
+        example: "relay-1.example.com:9443",
+        says: "Where others reach this node's relay, when that is not the address it listens on.",
+        why: "behind a port forward a host cannot know the address that others dial",
+    },
+    Key {
+        section: "domain",
+        name: "host",
+        kind: Kind::Name,
+        default: None,
+        example: "rack-2-host-7",
+        says: "The physical host that this node runs on.",
+        why: "two relays that would die together count as one, and nothing is guessed",
+    },
+    Key {
+        section: "domain",
+        name: "power",
+        kind: Kind::Name,
+        default: None,
+        example: "feed-a",
+        says: "The power supply of that host.",
+        why: "two relays on one supply go dark together",
+    },
+    Key {
+        section: "domain",
+        name: "network",
+        kind: Kind::Name,
+        default: None,
+        example: "uplink-1",
+        says: "Its uplink, firewall and route.",
+        why: "two relays behind one uplink are cut off together",
+    },
+    Key {
+        section: "domain",
+        name: "zone",
+        kind: Kind::Name,
+        default: None,
+        example: "fra",
+        says: "The country or provider.",
+        why: "it groups votes on what can be reached; it is no failure domain",
+    },
+    Key {
+        section: "link",
+        name: "flow_wait_seconds",
+        kind: Kind::Number { min: 1, max: FLOW_WAIT_SECONDS_MAX },
+        default: Some(FLOW_WAIT_DEFAULT),
+        example: "60",
+        says: "How long open flows wait, in seconds, when no relay can be reached; then both sockets are reset.",
+        why: "a flow that waits longer than an hour holds its buffers for nothing",
+    },
+    Key {
+        section: "log",
+        name: "format",
+        kind: Kind::Choice(&["human", "json"]),
+        default: Some("human"),
+        example: "json",
+        says: "How log lines look: human for people, json for machines.",
+        why: "a collector wants fields and a person wants a sentence",
+    },
+    Key {
+        section: "log",
+        name: "level",
+        kind: Kind::Choice(&["error", "warn", "info", "debug", "trace"]),
+        default: Some("info"),
+        example: "debug",
+        says: "The least level that is logged; info is a quiet day.",
+        why: "debug and trace say something for each message, which is too much to keep",
+    },
+    Key {
+        section: "api",
+        name: "socket",
+        kind: Kind::Path,
+        default: None,
+        example: "/run/postroad/api.sock",
+        says: "The Unix socket that commands on this host talk to. Left out, it is api.sock in the data directory.",
+        why: "whoever may open it administers this node",
+    },
+];
+
+/// The sections, in order.
+pub fn sections() -> Vec<&'static str> {
+    let mut sections: Vec<_> = KEYS.iter().map(|key| key.section).collect();
+    sections.dedup();
+    sections
+}
+
+/// The key of `section` named `name`.
+pub fn find(section: &str, name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.section == section && key.name == name)
+}
+
+/// The nearest of `known` to what was written, if any is near enough to have been meant.
+pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let distance = |word: &str| strsim::damerau_levenshtein(&written.to_lowercase(), word);
+    let nearest = known.into_iter().min_by_key(|word| distance(word))?;
+    let near = distance(nearest) <= 1 + nearest.len() / 4 || (written.len() >= 3 && nearest.starts_with(written));
+    near.then_some(nearest)
+}
+
+/// The whole file with every key, its default and its reason, ready to be edited.
+pub fn example() -> String {
+    let mut text = String::from(
+        "# Configuration of one postroad node. Every key is here with its default or, without one, an example;\n\
+         # remove the # before a key to change it. Environment variables POSTROAD_SECTION_KEY go before this file,\n\
+         # flags before both. What concerns the whole cluster is not here: the cluster agrees on it.\n",
+    );
+    for section in sections() {
+        text.push_str(&format!("\n[{section}]\n"));
+        for key in KEYS.iter().filter(|key| key.section == section) {
+            let none = if key.default.is_none() { " There is no default." } else { "" };
+            let left_out = if key.says.contains("Left out") { "" } else { none };
+            comment(&mut text, &format!("{}{left_out}", key.says));
+            if let Kind::Number { .. } | Kind::Choice(_) = key.kind {
+                comment(&mut text, &format!("It {}.", key.kind.wants()));
+            }
+            comment(&mut text, &format!("Why: {}.", key.why));
+            let value = key.default.unwrap_or(key.example);
+            match key.kind {
+                Kind::Number { .. } => text.push_str(&format!("#{} = {value}\n", key.name)),
+                _ => text.push_str(&format!("#{} = {value:?}\n", key.name)),
+            }
+        }
+    }
+    text
+}
+
+/// Adds `sentence` as comment lines of at most 100 columns.
+fn comment(text: &mut String, sentence: &str) {
+    let mut width = usize::MAX;
+    for word in sentence.split_whitespace() {
+        if width.saturating_add(1 + word.len()) > 100 {
+            text.push_str(if width == usize::MAX { "#" } else { "\n#" });
+            width = 1;
+        }
+        text.push(' ');
+        text.push_str(word);
+        width += 1 + word.len();
+    }
+    text.push('\n');
+}
+
+/// `a, b or c`.
+fn or(words: &[&str]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
+
+fn is_host_port(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let port_is_one = port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0);
+    let host_is_one = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => {
+            (1..=253).contains(&host.len())
+                && host.split('.').all(|label| {
+                    (1..=63).contains(&label.len())
+                        && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+                })
+        }
+    };
+    port_is_one && host_is_one
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_and_examples_pass_their_own_checks() {
+        for key in KEYS {
+            for text in key.default.into_iter().chain([key.example]) {
+                assert!(key.kind.check_text(text).is_ok(), "{} = {text}", key.path());
+            }
+            assert!(key.says.ends_with('.') && !key.why.ends_with('.'), "{}", key.path());
+        }
+    }
+
+    #[test]
+    fn hosts_and_ports_have_bounds() {
+        for good in ["a:1", "relay-1.example.com:65535", "10.0.0.1:9443", "[2001:db8::1]:9443"] {
+            assert!(is_host_port(good), "{good}");
+        }
+        for bad in
+            ["a", "a:", ":1", "a:0", "a:65536", "a:+1", "2001:db8::1:9443", "[x]:1", "a b:1", "a..b:1", "http://a:1"]
+        {
+            assert!(!is_host_port(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_word_is_the_one_meant_or_none() {
+        let words = ["flow_wait_seconds", "format", "level"];
+        assert_eq!(nearest("flow_wait_second", words), Some("flow_wait_seconds"));
+        assert_eq!(nearest("lvel", words), Some("level"));
+        assert_eq!(nearest("Format", words), Some("format"));
+        assert_eq!(nearest("flow_wait", words), Some("flow_wait_seconds"));
+        assert_eq!(nearest("colour", words), None);
+    }
+}

@@ -1,0 +1,150 @@
+//! TCP connections of applications: halves that tell a reset from an end of file, in both directions.
+
+use std::{
+    io::{self, IoSlice},
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use postroad_transport::network::{Pending, TcpListener, TcpRead, TcpStream, TcpWrite};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::io::Interest;
+
+/// How many connections may wait to be accepted; the system caps it by `net.core.somaxconn`.
+const BACKLOG: i32 = 1_024;
+
+/// A peer whose host vanished without a word while the connection was idle is noticed after 30 + 3 · 10 s.
+/// There is no `TCP_USER_TIMEOUT`: Linux would also apply it to a peer that answers but whose application reads
+/// nothing, and a full buffer is not a dead peer.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// A listening socket.
+#[derive(Debug)]
+pub(super) struct SystemListener(Arc<tokio::net::TcpListener>);
+
+impl SystemListener {
+    pub(super) fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        if address.is_ipv6() {
+            socket.set_only_v6(!address.ip().is_unspecified())?;
+        }
+        // Else a restart would have to wait out the connections of the last run.
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(Self(Arc::new(tokio::net::TcpListener::from_std(socket.into())?)))
+    }
+}
+
+impl TcpListener for SystemListener {
+    fn accept(&self) -> Pending<TcpStream> {
+        let listener = Arc::clone(&self.0);
+        Box::pin(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, peer)) => return halves(stream, peer),
+                    // The connection ended while it waited: that is no error of the listener.
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        })
+    }
+
+    fn local_address(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+}
+
+/// Connects, however long the system takes.
+pub(super) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    halves(tokio::net::TcpStream::connect(address).await?, address)
+}
+
+fn halves(stream: tokio::net::TcpStream, peer: SocketAddr) -> io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    let keepalive =
+        TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    let stream = Arc::new(stream);
+    let read = Box::new(ReadHalf(Arc::clone(&stream)));
+    Ok(TcpStream { peer, read, write: Box::new(WriteHalf { stream, ended: false, failure: None, failed: false }) })
+}
+
+struct ReadHalf(Arc<tokio::net::TcpStream>);
+
+impl TcpRead for ReadHalf {
+    fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_read_ready(context)
+    }
+
+    fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.try_read(buffer)
+    }
+}
+
+struct WriteHalf {
+    stream: Arc<tokio::net::TcpStream>,
+    /// The end of file is on its way, or the connection is to end by a reset: its close needs nothing more.
+    ended: bool,
+    /// Waits for the socket's error; made when somebody first asks.
+    failure: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// It came.
+    failed: bool,
+}
+
+impl TcpWrite for WriteHalf {
+    fn poll_write(&mut self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.stream.poll_write_ready(context))?;
+            match self.stream.try_write_vectored(slices) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+
+    fn poll_shutdown(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = SockRef::from(&*self.stream).shutdown(std::net::Shutdown::Write);
+        self.ended |= shut.is_ok();
+        Poll::Ready(shut)
+    }
+
+    fn reset(&mut self) {
+        // It fails only for a socket that is no longer connected, which needs no reset.
+        let _ = SockRef::from(&*self.stream).set_linger(Some(Duration::ZERO));
+        self.ended = true;
+    }
+
+    fn poll_closed(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if !self.failed {
+            let failure = self.failure.get_or_insert_with(|| Box::pin(failed(Arc::clone(&self.stream))));
+            ready!(failure.as_mut().poll(context));
+            self.failure = None;
+            self.failed = true;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for WriteHalf {
+    fn drop(&mut self) {
+        // Whoever drops it halfway had more to say, or had lost the way: a clean end of file would be a lie.
+        if !self.ended {
+            self.reset();
+        }
+    }
+}
+
+/// Completes when the kernel holds an error for the socket: a reset, a peer that went, a host that cannot be reached.
+/// A half-close is no error to it, and neither are two: those show as `EPOLLRDHUP` and `EPOLLHUP`, not `EPOLLERR`.
+async fn failed(stream: Arc<tokio::net::TcpStream>) {
+    // An error here means that the runtime is going, which ends the connection too.
+    let _ = stream.ready(Interest::ERROR).await;
+}
