@@ -95,8 +95,8 @@ codes! {
     PEER_REFUSED,
     /// The channel was closed before it stood.
     CHANNEL_CLOSED,
-    /// The relay is being drained and takes no new tunnels.
-    RELAY_DRAINING,
+    /// The target node restarts and said so (RP-34, RP-62); consumers hold their connections for a while.
+    ENDPOINT_RESTARTING,
 }
 
 #[cfg(test)]
