@@ -2,4 +2,5 @@
 //! Raft and store.
 
 pub mod clock;
+pub mod disk;
 pub mod network;

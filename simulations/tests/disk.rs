@@ -430,7 +430,9 @@ fn zeroed_foreign_swapped_and_lost_files_are_named() {
         let whole = disk.content(name).unwrap();
         for empty in [None, Some(vec![])] {
             disk.remove(name);
-            empty.into_iter().for_each(|bytes| disk.overwrite(name, bytes));
+            if let Some(bytes) = empty {
+                disk.overwrite(name, bytes);
+            }
             assert_eq!(code(&disk), Err("STORE_FILE_MISSING"));
             assert_eq!(code(&disk), Err("STORE_FILE_MISSING"), "and is not made by the attempt");
         }

@@ -3,6 +3,7 @@
 use std::{fmt, io, sync::Arc};
 
 /// One file of a node's data directory. Synchronous: a writer thread calls it in production, the simulation inline.
+#[expect(clippy::len_without_is_empty, reason = "a length that can fail answers more than a question that can fail")]
 pub trait DiskFile: Send + Sync + fmt::Debug + 'static {
     /// The length of the file in bytes.
     fn len(&self) -> io::Result<u64>;

@@ -414,3 +414,6 @@ impl Committer for LogCommitter {
         self.database.fence()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,6 +65,9 @@ impl fmt::Debug for Put {
     }
 }
 
+/// A key and its value.
+pub type Row = (Vec<u8>, Vec<u8>);
+
 /// What a node keeps for itself. Cloning shares it. Reads see what is durable, and nothing else: a promise that was
 /// read is one that a crash cannot take back.
 ///
@@ -112,7 +115,7 @@ impl NodeStore {
     }
 
     /// Every key of the table and its value, in the order of the keys.
-    pub fn list(&self, table: Table) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError> {
+    pub fn list(&self, table: Table) -> Result<Vec<Row>, StoreError> {
         let database = &self.queue.committer().database;
         let view = database.view()?;
         let rows = database.look(&view, |view| {

@@ -240,3 +240,6 @@ impl<C: Committer> Drop for Queue<C> {
         self.shared.committer.close();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,6 +20,9 @@ const NEWEST: &str = "newest";
 /// The length of the data, before its meta in the head.
 const LENGTH_BYTES: usize = 8;
 
+/// The meta and the data of a snapshot.
+pub type Stored = (Vec<u8>, Vec<u8>);
+
 /// The snapshots. Cloning shares them.
 #[derive(Clone)]
 pub struct StateStore {
@@ -72,7 +75,7 @@ impl StateStore {
     }
 
     /// The meta and data of the last durable snapshot.
-    pub fn snapshot(&self) -> Result<Option<(Vec<u8>, Vec<u8>)>, StoreError> {
+    pub fn snapshot(&self) -> Result<Option<Stored>, StoreError> {
         let database = &self.queue.committer().database;
         let view = database.view()?;
         let Some(read) = database.look(&view, read_snapshot)? else { return Ok(None) };
@@ -86,8 +89,8 @@ fn check_size(meta: &[u8], data: &[u8]) -> Result<usize, StoreError> {
     if bytes > bytes_max { Err(StoreError::TooLarge { what: "snapshot", bytes, bytes_max }) } else { Ok(bytes) }
 }
 
-/// The meta and data of a snapshot, or what is wrong with it.
-type Read = Result<(Vec<u8>, Vec<u8>), String>;
+/// A snapshot as it was read, or what is wrong with it.
+type Read = Result<Stored, String>;
 
 fn read_snapshot(view: &ReadTransaction) -> Result<Option<Read>, redb::Error> {
     let Some(head) = view.open_table(HEADS)?.get(NEWEST)? else { return Ok(None) };

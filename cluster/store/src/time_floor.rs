@@ -28,7 +28,7 @@ struct Anchor {
 /// and valid ones must not die because it went forward.
 ///
 /// - Time never goes below what was believed before, nor below the newest accepted issue time: something signed
-///   exists, so its time has passed.
+///   exists, so its time has passed, and the clocks are compared from there.
 /// - Within one boot of the host the wall clock may differ from the boot clock by [`limits::TIME_JUMP_MAX`] in all,
 ///   counted from one believed pair of both. More is a jump: time then runs on by the boot clock, until a control
 ///   node confirms a time by [`TimeFloor::confirm`].
@@ -69,6 +69,10 @@ impl TimeFloor {
             self.anchor = Some(Anchor { boot_id: Some(boot_id), now, wall: time });
             time
         };
+        if self.accepted > time {
+            // Whatever was signed then has been signed by now: time runs on from there.
+            self.anchor = Some(Anchor { boot_id: Some(boot_id), now, wall: self.accepted });
+        }
         self.believed = time.max(floor);
         self.believed
     }
@@ -128,3 +132,6 @@ impl TimeFloor {
         Some(Self { anchor, believed: WallTime(number(3)), accepted: WallTime(number(4)) })
     }
 }
+
+#[cfg(test)]
+mod tests;
