@@ -1,0 +1,291 @@
+//! Where the actors of one node are found, by path, and the context that every one of them is given. Nothing here is
+//! global to the process: a simulation has one directory for each node.
+
+use std::{
+    any::Any,
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    ops::Bound,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use postroad_cluster::{
+    behavior::Behavior,
+    limits::POST_MORTEMS_MAX,
+    supervision::Exit,
+    time::{Clock, Entropy, Span},
+};
+use ractor::ActorCell;
+
+use crate::{
+    handle::{Handle, Slot},
+    inspect::{ActorView, JournalView, StateView},
+    journal::ReplayError,
+};
+
+/// Locks `mutex`. Nothing that can panic runs under the locks of this crate, so a poisoned one is as good as any.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What every actor of a node gets: time, chance, and the other actors.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// The node's clock.
+    pub clock: Arc<dyn Clock>,
+    /// The node's source of chance.
+    pub entropy: Arc<dyn Entropy>,
+    /// The node's actors.
+    pub directory: Directory,
+    /// The node's name, for logs.
+    pub node: Arc<str>,
+}
+
+impl Context {
+    /// The context of a node without actors yet.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>, node: &str) -> Self {
+        Self { clock, entropy, directory: Directory::default(), node: node.into() }
+    }
+}
+
+/// What the directory and supervisors do with an actor of whatever behavior.
+pub(crate) trait Occupant: Send + Sync {
+    fn path(&self) -> &Arc<str>;
+    fn view(&self, place: &Place) -> ActorView;
+    fn state(&self) -> Option<StateView>;
+    fn state_at(&self, number: u64) -> Result<serde_json::Value, ReplayError>;
+    fn journal(&self, most: usize) -> Vec<JournalView>;
+    /// Whether its last incarnation is this ractor actor.
+    fn is(&self, cell: &ActorCell) -> bool;
+    /// How its last incarnation ended, if it did.
+    fn exit(&self) -> Option<Exit>;
+    fn ask_to_stop(&self);
+    /// Ends it at once: no further event, effect, timer or task of it runs.
+    fn kill(&self);
+    fn note_restart(&self, exit: &Exit, backoff: Span);
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
+
+/// What a supervisor keeps beside its slot; it must let go of everything when the supervisor leaves for good.
+pub(crate) trait Annex: Any + Send + Sync {
+    fn clear(&self);
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
+
+/// Where an actor stands in the tree.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Place {
+    pub(crate) supervisor: Option<Arc<str>>,
+    pub(crate) order: u64,
+    /// Its children in the order of starting.
+    pub(crate) children: BTreeMap<u64, Arc<str>>,
+}
+
+struct Record {
+    occupant: Arc<dyn Occupant>,
+    place: Place,
+    annex: Option<Arc<dyn Annex>>,
+}
+
+#[derive(Default)]
+struct Table {
+    records: BTreeMap<Arc<str>, Record>,
+    /// Failed actors that will not come back, oldest first.
+    post_mortems: VecDeque<Arc<str>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Inner {
+    table: Mutex<Table>,
+    fenced: Arc<AtomicBool>,
+}
+
+/// The actors of one node by path. A path, such as `relay/session-3`, is the supervisor's path and the child's id, and
+/// stays through restarts.
+#[derive(Clone, Default)]
+pub struct Directory(Arc<Inner>);
+
+impl fmt::Debug for Directory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(lock(&self.0.table).records.keys()).finish()
+    }
+}
+
+impl Directory {
+    /// The handle of the actor at `path`, whichever incarnation it is in; none if nobody of that behavior and those
+    /// replies is there.
+    #[must_use]
+    pub fn find<B: Behavior, R: Send + 'static>(&self, path: &str) -> Option<Handle<B, R>> {
+        let occupant = lock(&self.0.table).records.get(path)?.occupant.clone();
+        occupant.as_any().downcast::<Slot<B, R>>().ok().map(Handle::to)
+    }
+
+    /// Every actor, by path.
+    #[must_use]
+    pub fn inspect(&self) -> Vec<ActorView> {
+        let records: Vec<_> = {
+            let table = lock(&self.0.table);
+            table.records.values().map(|record| (record.occupant.clone(), record.place.clone())).collect()
+        };
+        records.into_iter().map(|(occupant, place)| occupant.view(&place)).collect()
+    }
+
+    /// One actor.
+    #[must_use]
+    pub fn view(&self, path: &str) -> Option<ActorView> {
+        let (occupant, place) = {
+            let table = lock(&self.0.table);
+            let record = table.records.get(path)?;
+            (record.occupant.clone(), record.place.clone())
+        };
+        Some(occupant.view(&place))
+    }
+
+    /// The last published state of the actor at `path`; it is there also while the actor is stuck or dead.
+    #[must_use]
+    pub fn state(&self, path: &str) -> Option<StateView> {
+        self.occupant(path)?.state()
+    }
+
+    /// The state of the actor at `path` after its event `number`, computed again from its journal.
+    #[must_use]
+    pub fn state_at(&self, path: &str, number: u64) -> Option<Result<serde_json::Value, ReplayError>> {
+        Some(self.occupant(path)?.state_at(number))
+    }
+
+    /// The newest `most` events of the actor at `path`, oldest first.
+    #[must_use]
+    pub fn journal(&self, path: &str, most: usize) -> Option<Vec<JournalView>> {
+        Some(self.occupant(path)?.journal(most))
+    }
+
+    /// A crash: from now on no actor of this node takes an event, performs an effect, sends, starts or is started. All
+    /// are ended at once, and what they published stays readable.
+    pub fn kill_all(&self) {
+        self.0.fenced.store(true, Ordering::SeqCst);
+        let (occupants, annexes): (Vec<_>, Vec<_>) = {
+            let table = lock(&self.0.table);
+            let annexes = table.records.values().filter_map(|record| record.annex.clone()).collect();
+            (table.records.values().map(|record| record.occupant.clone()).collect(), annexes)
+        };
+        for occupant in occupants {
+            occupant.kill();
+        }
+        for annex in annexes {
+            annex.clear();
+        }
+    }
+
+    /// Whether [`Directory::kill_all`] has been called.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.0.fenced.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn fence(&self) -> Arc<AtomicBool> {
+        self.0.fenced.clone()
+    }
+
+    pub(crate) fn downgrade(&self) -> Weak<Inner> {
+        Arc::downgrade(&self.0)
+    }
+
+    pub(crate) fn upgrade(inner: &Weak<Inner>) -> Option<Self> {
+        inner.upgrade().map(Self)
+    }
+
+    pub(crate) fn occupant(&self, path: &str) -> Option<Arc<dyn Occupant>> {
+        lock(&self.0.table).records.get(path).map(|record| record.occupant.clone())
+    }
+
+    /// The slot at `path`, taken over from an actor of the same behavior that was there before, or `new`.
+    pub(crate) fn settle<B: Behavior, R: Send + 'static>(
+        &self,
+        path: &Arc<str>,
+        supervisor: Option<Arc<str>>,
+        order: u64,
+        new: impl FnOnce() -> Slot<B, R>,
+    ) -> Arc<Slot<B, R>> {
+        let mut table = lock(&self.0.table);
+        table.post_mortems.retain(|dead| dead != path);
+        let known = table.records.remove(path);
+        let slot = known
+            .as_ref()
+            .and_then(|record| record.occupant.clone().as_any().downcast::<Slot<B, R>>().ok())
+            .unwrap_or_else(|| Arc::new(new()));
+        let children = known.as_ref().map(|record| record.place.children.clone()).unwrap_or_default();
+        let annex = known.and_then(|record| record.annex);
+        if let Some(parent) = supervisor.as_ref().and_then(|supervisor| table.records.get_mut(supervisor)) {
+            parent.place.children.retain(|_, child| child != path);
+            parent.place.children.insert(order, path.clone());
+        }
+        let place = Place { supervisor, order, children };
+        table.records.insert(path.clone(), Record { occupant: slot.clone(), place, annex });
+        slot
+    }
+
+    /// The annex of the actor at `path`, or `new`.
+    pub(crate) fn annex<A: Annex>(&self, path: &str, new: impl FnOnce() -> Arc<A>) -> Option<Arc<A>> {
+        let mut table = lock(&self.0.table);
+        let record = table.records.get_mut(path)?;
+        let known = record.annex.clone().and_then(|annex| annex.as_any().downcast::<A>().ok());
+        Some(known.unwrap_or_else(|| {
+            let annex = new();
+            record.annex = Some(annex.clone());
+            annex
+        }))
+    }
+
+    /// Forgets the actor at `path` and all under it. A failed one stays readable for a while.
+    pub(crate) fn leave(&self, path: &str, failed: bool) {
+        let mut gone = Vec::new();
+        let mut table = lock(&self.0.table);
+        let under = format!("{path}/");
+        let below: Vec<Arc<str>> =
+            table.records.range::<str, _>((Bound::Included(under.as_str()), Bound::Unbounded)).map(|(path, _)| path.clone()).collect();
+        for path in below.into_iter().take_while(|path| path.starts_with(&under)) {
+            table.post_mortems.retain(|dead| *dead != path);
+            gone.extend(table.records.remove(&path));
+        }
+        if let Some(record) = table.records.get_mut(path) {
+            record.place.children.clear();
+            let (supervisor, order) = (record.place.supervisor.clone(), record.place.order);
+            if failed {
+                let (path, annex) = (record.occupant.path().clone(), record.annex.take());
+                annex.inspect(|annex| annex.clear());
+                table.post_mortems.push_back(path);
+            } else {
+                gone.extend(table.records.remove(path));
+            }
+            if let Some(parent) = supervisor.and_then(|supervisor| table.records.get_mut(&supervisor)) {
+                parent.place.children.remove(&order);
+            }
+        }
+        while table.post_mortems.len() > POST_MORTEMS_MAX {
+            if let Some(oldest) = table.post_mortems.pop_front() {
+                gone.extend(table.records.remove(&oldest));
+            }
+        }
+        drop(table);
+        for annex in gone.into_iter().filter_map(|record| record.annex) {
+            annex.clear();
+        }
+    }
+
+    /// Kills the actor at `path` and all under it, the last started first.
+    pub(crate) fn kill_under(&self, path: &str) {
+        let (occupant, children) = {
+            let table = lock(&self.0.table);
+            let Some(record) = table.records.get(path) else { return };
+            (record.occupant.clone(), record.place.children.values().rev().cloned().collect::<Vec<_>>())
+        };
+        for child in children {
+            self.kill_under(&child);
+        }
+        occupant.kill();
+    }
+}

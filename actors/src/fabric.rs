@@ -1,0 +1,335 @@
+//! What the actors of one node share: its endpoints, its open connections, its circuits, and the snapshot it works by.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, RwLock,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+};
+
+use postroad_cluster::{
+    grant::SignedGrant,
+    id::{Generation, LinkId, Name, NodeId},
+    snapshot::{Accepted, LinkView, RelayView},
+    time::{Clock as _, Entropy, Span},
+};
+use postroad_raft::Consensus;
+use postroad_store::NodeStore;
+use postroad_transport::{
+    connection::Connection,
+    endpoint::Endpoint,
+    network::Network,
+    node_socket::{CircuitKey, NodeSocket},
+    tls::{SharedIdentity, SharedTrust},
+};
+use postroad_trust::Anchors;
+use tokio::sync::Notify;
+
+use crate::{
+    directory::{Directory, lock},
+    flow::Flows,
+    identity::Kept,
+    ports::{FlooredClock, Settings, sleep},
+    vouch::Vouchers,
+};
+
+/// What the actors of one node share. Nothing in it decides.
+pub struct Fabric {
+    /// This node.
+    pub me: NodeId,
+    /// The cluster.
+    pub cluster: Name,
+    /// The node's name.
+    pub name: Name,
+    /// The clock over the time floor.
+    pub clock: Arc<FlooredClock>,
+    /// Chance.
+    pub entropy: Arc<dyn Entropy>,
+    /// Sockets.
+    pub network: Arc<dyn Network>,
+    /// The node's own facts on disk.
+    pub store: NodeStore,
+    /// The node's settings.
+    pub settings: Settings,
+    /// How often the node has started.
+    pub boots: u32,
+    /// What it shows of itself.
+    pub identity: SharedIdentity,
+    /// Whom it trusts.
+    pub trust: SharedTrust,
+    /// The outbound socket, for circuits.
+    pub socket: Arc<NodeSocket>,
+    /// The outbound endpoint.
+    pub outbound: Arc<Endpoint>,
+    /// The member of the Raft group, on control nodes.
+    pub consensus: Option<Consensus>,
+    /// The actors.
+    pub directory: Directory,
+    /// Open flows.
+    pub flows: Flows,
+    /// Relays' words for tunnels.
+    pub vouchers: Vouchers,
+    kept: Mutex<Kept>,
+    snapshot: RwLock<Option<Arc<Accepted>>>,
+    connections: Connections,
+    sessions: RwLock<BTreeMap<NodeId, Standing>>,
+    controls: RwLock<BTreeMap<NodeId, Connection>>,
+    circuits: Mutex<BTreeMap<NodeId, (CircuitKey, Connection)>>,
+    circuits_changed: Notify,
+    endpoints: RwLock<BTreeMap<LinkId, (Generation, SignedGrant)>>,
+    sequence: AtomicU32,
+}
+
+impl fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fabric({} of {})", self.me, self.cluster)
+    }
+}
+
+/// A session that stands.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// Its connection.
+    pub connection: Connection,
+    /// The relay's address.
+    pub address: SocketAddr,
+    /// The last round-trip time of its pings, in microseconds.
+    pub round_trip_us: Option<u64>,
+}
+
+/// What a fabric is made of, beside what it begins empty with.
+pub(crate) struct Parts {
+    pub(crate) kept: Kept,
+    pub(crate) clock: Arc<FlooredClock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) network: Arc<dyn Network>,
+    pub(crate) store: NodeStore,
+    pub(crate) settings: Settings,
+    pub(crate) boots: u32,
+    pub(crate) identity: SharedIdentity,
+    pub(crate) trust: SharedTrust,
+    pub(crate) socket: Arc<NodeSocket>,
+    pub(crate) outbound: Arc<Endpoint>,
+    pub(crate) consensus: Option<Consensus>,
+    pub(crate) directory: Directory,
+    pub(crate) snapshot: Option<Arc<Accepted>>,
+}
+
+impl Fabric {
+    pub(crate) fn new(parts: Parts) -> Arc<Self> {
+        Arc::new(Self {
+            me: parts.kept.node,
+            cluster: parts.kept.cluster.clone(),
+            name: parts.kept.name.clone(),
+            clock: parts.clock,
+            entropy: parts.entropy,
+            network: parts.network,
+            store: parts.store,
+            settings: parts.settings,
+            boots: parts.boots,
+            identity: parts.identity,
+            trust: parts.trust,
+            socket: parts.socket,
+            outbound: parts.outbound,
+            consensus: parts.consensus,
+            directory: parts.directory,
+            flows: Flows::default(),
+            vouchers: Vouchers::default(),
+            kept: Mutex::new(parts.kept),
+            snapshot: RwLock::new(parts.snapshot),
+            connections: Connections::default(),
+            sessions: RwLock::default(),
+            controls: RwLock::default(),
+            circuits: Mutex::default(),
+            circuits_changed: Notify::new(),
+            endpoints: RwLock::default(),
+            sequence: AtomicU32::new(0),
+        })
+    }
+
+    /// What the node keeps of itself.
+    pub fn kept(&self) -> Kept {
+        lock(&self.kept).clone()
+    }
+
+    /// Changes what the node keeps of itself and stores it.
+    pub fn keep(&self, change: impl FnOnce(&mut Kept)) -> Result<(), postroad_store::StoreError> {
+        let mut kept = lock(&self.kept);
+        change(&mut kept);
+        kept.save(&self.store)
+    }
+
+    /// The snapshot that the node works by.
+    pub fn snapshot(&self) -> Option<Arc<Accepted>> {
+        read(&self.snapshot).clone()
+    }
+
+    pub(crate) fn set_snapshot(&self, accepted: Arc<Accepted>) {
+        *write(&self.snapshot) = Some(accepted);
+    }
+
+    /// A link of this node.
+    pub fn link(&self, link: LinkId) -> Option<LinkView> {
+        self.snapshot()?.content.links.get(&link).cloned()
+    }
+
+    /// A relay that the node knows.
+    pub fn relay(&self, relay: NodeId) -> Option<RelayView> {
+        self.snapshot()?.content.relays.get(&relay).cloned()
+    }
+
+    /// Whom a snapshot says to trust.
+    pub(crate) fn anchors(&self, accepted: &Accepted) -> Anchors {
+        Anchors {
+            cluster: self.cluster.clone(),
+            authorities: accepted.content.authorities.clone(),
+            revoked_serials: std::collections::BTreeSet::new(),
+            revoked_nodes: accepted.content.revoked_nodes.clone(),
+            revoked_issuers: std::collections::BTreeSet::new(),
+        }
+    }
+
+    /// How long a flow waits for a path: the node's own configuration is the cluster's, by the snapshot.
+    pub fn flow_wait(&self) -> Span {
+        Span::from_secs(self.snapshot().map_or(postroad_cluster::limits::FLOW_WAIT_DEFAULT_SECONDS, |accepted| {
+            accepted.content.flow_wait_seconds
+        }))
+    }
+
+    /// Open connections by number.
+    pub fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
+    /// The standing sessions by relay.
+    pub fn sessions(&self) -> BTreeMap<NodeId, Standing> {
+        read(&self.sessions).clone()
+    }
+
+    /// The session with one relay.
+    pub fn session(&self, relay: NodeId) -> Option<Standing> {
+        read(&self.sessions).get(&relay).cloned()
+    }
+
+    pub(crate) fn session_up(&self, relay: NodeId, standing: Standing) {
+        write(&self.sessions).insert(relay, standing);
+    }
+
+    pub(crate) fn session_down(&self, relay: NodeId) {
+        write(&self.sessions).remove(&relay);
+    }
+
+    pub(crate) fn session_measured(&self, relay: NodeId, round_trip_us: u64) {
+        if let Some(standing) = write(&self.sessions).get_mut(&relay) {
+            standing.round_trip_us = Some(round_trip_us);
+        }
+    }
+
+    /// Connections to control nodes.
+    pub fn controls(&self) -> BTreeMap<NodeId, Connection> {
+        read(&self.controls).clone()
+    }
+
+    pub(crate) fn control_up(&self, node: NodeId, connection: Connection) {
+        write(&self.controls).insert(node, connection);
+    }
+
+    pub(crate) fn control_down(&self, node: NodeId) {
+        write(&self.controls).remove(&node);
+    }
+
+    pub(crate) fn circuit_up(&self, peer: NodeId, key: CircuitKey, connection: Connection) {
+        lock(&self.circuits).insert(peer, (key, connection));
+        self.circuits_changed.notify_waiters();
+    }
+
+    pub(crate) fn circuit_down(&self, peer: NodeId) {
+        lock(&self.circuits).remove(&peer);
+    }
+
+    /// The circuit to a peer.
+    pub fn circuit(&self, peer: NodeId) -> Option<(CircuitKey, Connection)> {
+        lock(&self.circuits).get(&peer).cloned()
+    }
+
+    /// The circuit to a peer, as soon as there is one, at most after `wait`.
+    pub async fn circuit_within(&self, peer: NodeId, wait: Span) -> Option<(CircuitKey, Connection)> {
+        let limit = sleep(&*self.clock, wait);
+        tokio::pin!(limit);
+        loop {
+            let changed = self.circuits_changed.notified();
+            tokio::pin!(changed);
+            // Armed before the look, so that a circuit that comes in between is not missed.
+            changed.as_mut().enable();
+            if let Some(found) = self.circuit(peer).filter(|(_, connection)| connection.close_reason().is_none()) {
+                return Some(found);
+            }
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = &mut limit => return None,
+            }
+        }
+    }
+
+    pub(crate) fn set_endpoints(&self, wanted: BTreeMap<LinkId, (Generation, SignedGrant)>) {
+        *write(&self.endpoints) = wanted;
+    }
+
+    pub(crate) fn endpoints(&self) -> BTreeMap<LinkId, (Generation, SignedGrant)> {
+        read(&self.endpoints).clone()
+    }
+
+    /// A number that this start of the node has not used yet.
+    pub(crate) fn sequence(&self) -> u32 {
+        self.sequence.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The present moment of the node's clock.
+    pub fn now(&self) -> postroad_cluster::time::Moment {
+        self.clock.now()
+    }
+}
+
+fn read<T>(value: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
+    value.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn write<T>(value: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+    value.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Open connections by number, so that behaviors can name them. A number is never used twice.
+#[derive(Debug, Default)]
+pub struct Connections {
+    last: AtomicU64,
+    open: Mutex<BTreeMap<u64, Connection>>,
+}
+
+impl Connections {
+    /// Gives a connection its number.
+    pub fn add(&self, connection: Connection) -> u64 {
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        lock(&self.open).insert(number, connection);
+        number
+    }
+
+    /// The connection of a number.
+    pub fn get(&self, number: u64) -> Option<Connection> {
+        lock(&self.open).get(&number).cloned()
+    }
+
+    /// Takes it out; it closes when nobody else holds it.
+    pub fn remove(&self, number: u64) -> Option<Connection> {
+        lock(&self.open).remove(&number)
+    }
+
+    /// Forgets every connection.
+    pub fn clear(&self) {
+        let all = std::mem::take(&mut *lock(&self.open));
+        drop(all);
+    }
+}

@@ -1,0 +1,182 @@
+//! The consumer's end of a flow: a circuit to the target node, a relay's admission beside it, then bytes.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use postroad_cluster::{
+    command::Refusal,
+    grant::SignedGrant,
+    id::{LinkId, NodeId, TunnelId},
+    limits::{ADMIT_PAUSE, ADMIT_WAIT, TUNNEL_WAIT},
+    link::{Asked, ask_order},
+    snapshot::LinkView,
+    wire::{
+        self,
+        flow::{OpenFrame, ResetCode},
+        session::{NodeRequest, NodeResponse},
+    },
+};
+use postroad_transport::{
+    connection::Connection,
+    flow::{FlowCounters, FlowEnd, pump},
+    network::TcpStream,
+    node_socket::CircuitKey,
+};
+use quinn_varint::VarInt;
+
+use super::{FlowView, Flows, Listed};
+use crate::{fabric::Fabric, ports::sleep};
+
+/// Takes an application's connection into a link.
+pub(crate) fn take(fabric: &Arc<Fabric>, link: LinkId, tcp: TcpStream) {
+    let Some(view) = fabric.link(link) else { return reset(tcp) };
+    let counters = Arc::new(FlowCounters::new(fabric.clock.clone()));
+    let listed = FlowView {
+        tunnel: TunnelId(fabric.entropy.next_u64()),
+        link,
+        generation: view.generation,
+        peer: view.target,
+        consumer: true,
+        counters: Arc::clone(&counters),
+    };
+    let tunnel = listed.tunnel;
+    let of = Arc::clone(fabric);
+    if !Flows::spawn(fabric, listed, move |place| run(of, place, link, view, tunnel, tcp, counters)) {
+        tracing::warn!(%link, "too many flows are open: the connection was reset");
+    }
+}
+
+/// A connection that cannot be served is reset, never ended as if it had been.
+fn reset(mut tcp: TcpStream) {
+    tcp.write.reset();
+}
+
+async fn run(
+    fabric: Arc<Fabric>,
+    place: Listed,
+    link: LinkId,
+    view: LinkView,
+    tunnel: TunnelId,
+    tcp: TcpStream,
+    counters: Arc<FlowCounters>,
+) {
+    let outcome = tokio::select! {
+        biased;
+        () = place.revoked() => Err("the link was deleted or changed".to_owned()),
+        outcome = carry(&fabric, link, &view, tunnel, tcp, counters) => outcome,
+    };
+    match outcome {
+        Ok(end) => tracing::debug!(%link, %tunnel, %end, "flow ended"),
+        Err(reason) => {
+            fabric.flows.count_refusal();
+            tracing::warn!(link = %view.name, %tunnel, reason, "the connection was reset");
+        }
+    }
+}
+
+async fn carry(
+    fabric: &Arc<Fabric>,
+    link: LinkId,
+    view: &LinkView,
+    tunnel: TunnelId,
+    tcp: TcpStream,
+    counters: Arc<FlowCounters>,
+) -> Result<FlowEnd, String> {
+    let Some(grant) = view.grants.last().cloned() else {
+        reset(tcp);
+        return Err("this node holds no grant for the link; it comes with the next snapshot".to_owned());
+    };
+    let wait = fabric.flow_wait();
+    let Some((key, circuit)) = fabric.circuit_within(view.target, wait).await else {
+        reset(tcp);
+        return Err(format!("no path to {} within {} s", view.target, wait.as_secs()));
+    };
+    let frame = OpenFrame { tunnel, link, generation: view.generation, grant: grant.clone() };
+    let (send, recv) = match open(&circuit, &frame).await {
+        Ok(halves) => halves,
+        Err(reason) => {
+            reset(tcp);
+            return Err(reason);
+        }
+    };
+    // The application's bytes travel while the relay is asked; the target reads them only once it was told.
+    let pumping = pump(tcp, send, recv, counters);
+    tokio::pin!(pumping);
+    tokio::select! {
+        biased;
+        admitted = admit(fabric, key, link, view, tunnel, &grant) => admitted?,
+        end = &mut pumping => return Ok(end),
+    }
+    let end = pumping.await;
+    if let FlowEnd::PeerReset(code) = end {
+        let code = ResetCode::from_number(code);
+        if code != ResetCode::PeerReset {
+            return Err(code.words().to_owned());
+        }
+    }
+    Ok(end)
+}
+
+async fn open(
+    circuit: &Connection,
+    frame: &OpenFrame,
+) -> Result<(postroad_transport::flow::Sender, postroad_transport::flow::Receiver), String> {
+    let lost = |error: &dyn std::fmt::Display| format!("the circuit ended: {error}");
+    let (mut send, recv) = circuit.quinn().open_bi().await.map_err(|error| lost(&error))?;
+    let bytes = wire::encode(frame);
+    let length = (bytes.len() as u32).to_be_bytes();
+    send.write_all(&[&length[..], &bytes].concat()).await.map_err(|error| lost(&error))?;
+    Ok((send, recv))
+}
+
+/// Asks relays in turn until one has admitted the tunnel and told the target node. A relay that dies meanwhile is
+/// passed over: the same tunnel is asked of the next.
+async fn admit(
+    fabric: &Arc<Fabric>,
+    key: CircuitKey,
+    link: LinkId,
+    view: &LinkView,
+    tunnel: TunnelId,
+    grant: &SignedGrant,
+) -> Result<(), String> {
+    let limit = sleep(&*fabric.clock, TUNNEL_WAIT);
+    tokio::pin!(limit);
+    let mut last: Option<Refusal> = None;
+    loop {
+        let mut asked = BTreeSet::new();
+        while let Some(relay) = next(fabric, key, &asked) {
+            asked.insert(relay);
+            let request = NodeRequest::Admit { tunnel, link, generation: view.generation, grant: grant.clone() };
+            let Some(session) = fabric.session(relay) else { continue };
+            tokio::select! {
+                biased;
+                answer = session.connection.call::<NodeRequest, NodeResponse>(&request, ADMIT_WAIT) => match answer {
+                    Ok(NodeResponse::Admitted { .. }) => return Ok(()),
+                    Ok(NodeResponse::Refused(refusal)) => last = Some(refusal),
+                    Ok(_) | Err(_) => {}
+                },
+                () = &mut limit => return Err(refused(last.as_ref())),
+            }
+        }
+        tokio::select! {
+            biased;
+            () = sleep(&*fabric.clock, ADMIT_PAUSE) => {}
+            () = &mut limit => return Err(refused(last.as_ref())),
+        }
+    }
+}
+
+fn refused(last: Option<&Refusal>) -> String {
+    last.map_or_else(|| "no relay answered in time".to_owned(), ToString::to_string)
+}
+
+/// The next relay to ask of those that were not asked in this round.
+fn next(fabric: &Fabric, key: CircuitKey, asked: &BTreeSet<NodeId>) -> Option<NodeId> {
+    let carrying = fabric.socket.status(key).ok().and_then(|status| status.relay);
+    let relays = fabric.sessions().into_iter().filter(|(relay, _)| !asked.contains(relay));
+    let relays = relays.map(|(relay, standing)| Asked {
+        relay,
+        round_trip_us: standing.round_trip_us,
+        draining: fabric.relay(relay).is_some_and(|view| view.draining),
+    });
+    ask_order(carrying, relays.collect()).into_iter().next()
+}

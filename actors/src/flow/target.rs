@@ -1,0 +1,185 @@
+//! The target's end of a flow: the grant in its first frame and a relay's word, then a connection to the target.
+
+use std::sync::Arc;
+
+use postroad_cluster::{
+    grant::{self, Right},
+    id::NodeId,
+    limits::{OPEN_FRAME_BYTES_MAX, TARGET_CONNECT_WAIT, TUNNEL_WAIT, TUNNELS_WAITING_MAX},
+    time::Clock as _,
+    wire::{
+        self,
+        flow::{OpenFrame, ResetCode},
+    },
+};
+use postroad_transport::{
+    connection::Connection,
+    flow::{FlowCounters, Receiver, Sender, pump},
+    network::TcpStream,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{FlowView, Flows, Listed};
+use crate::{fabric::Fabric, ports::sleep, snapshot, vouch::Vouched};
+
+/// Takes the streams of a circuit until it ends.
+pub(crate) async fn serve(fabric: Arc<Fabric>, circuit: Connection) {
+    let waiting = Arc::new(Semaphore::new(TUNNELS_WAITING_MAX));
+    while let Ok((send, recv)) = circuit.quinn().accept_bi().await {
+        let stream = Stream { send, recv, done: false };
+        match Arc::clone(&waiting).try_acquire_owned() {
+            Ok(place) => {
+                tokio::spawn(take(Arc::clone(&fabric), circuit.node(), stream, place));
+            }
+            Err(_) => stream.refuse(&fabric, ResetCode::TooMany),
+        }
+    }
+}
+
+/// Both halves of a stream that resets when it is dropped: quinn would end it as if all had been sent.
+struct Stream {
+    send: Sender,
+    recv: Receiver,
+    done: bool,
+}
+
+impl Stream {
+    fn refuse(mut self, fabric: &Fabric, code: ResetCode) {
+        fabric.flows.count_refusal();
+        self.end(code);
+    }
+
+    fn end(&mut self, code: ResetCode) {
+        self.done = true;
+        // Errors say that the stream has ended already.
+        let _ = self.send.reset((code as u32).into());
+        let _ = self.recv.stop((code as u32).into());
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.done {
+            self.end(ResetCode::Stopping);
+        }
+    }
+}
+
+async fn take(fabric: Arc<Fabric>, consumer: NodeId, mut stream: Stream, place: OwnedSemaphorePermit) {
+    let admitted = tokio::select! {
+        biased;
+        admitted = admitted(&fabric, consumer, &mut stream) => admitted,
+        () = sleep(&*fabric.clock, TUNNEL_WAIT) => Err(ResetCode::NotAdmitted),
+    };
+    let frame = match admitted {
+        Ok(frame) => frame,
+        Err(code) => {
+            tracing::warn!(%consumer, reason = code.words(), "a tunnel was refused");
+            return stream.refuse(&fabric, code);
+        }
+    };
+    drop(place);
+    let counters = Arc::new(FlowCounters::new(fabric.clock.clone()));
+    let view = FlowView {
+        tunnel: frame.tunnel,
+        link: frame.link,
+        generation: frame.generation,
+        peer: consumer,
+        consumer: false,
+        counters: Arc::clone(&counters),
+    };
+    let of = Arc::clone(&fabric);
+    if !Flows::spawn(&fabric, view, move |place| run(of, place, frame, stream, counters)) {
+        tracing::warn!(%consumer, "too many flows are open: a tunnel was reset");
+    }
+}
+
+/// Reads the first frame, checks it, and waits for a relay's word.
+async fn admitted(fabric: &Arc<Fabric>, consumer: NodeId, stream: &mut Stream) -> Result<OpenFrame, ResetCode> {
+    let frame = read(&mut stream.recv).await.ok_or(ResetCode::NotGranted)?;
+    check(fabric, consumer, &frame)?;
+    let OpenFrame { tunnel, link, generation, .. } = frame;
+    fabric.vouchers.wait(Vouched { consumer, tunnel, link, generation }).await;
+    // The wait may have outlived the route.
+    check(fabric, consumer, &frame)?;
+    Ok(frame)
+}
+
+async fn read(recv: &mut Receiver) -> Option<OpenFrame> {
+    let mut length = [0; 4];
+    recv.read_exact(&mut length).await.ok()?;
+    let length = u32::from_be_bytes(length) as usize;
+    if length > OPEN_FRAME_BYTES_MAX {
+        return None;
+    }
+    let mut bytes = vec![0; length];
+    recv.read_exact(&mut bytes).await.ok()?;
+    wire::decode(&bytes).ok()
+}
+
+/// Whether the frame's grant lets this consumer open this tunnel here and now (RP-35: by this node's own snapshot,
+/// whatever the relay believes).
+fn check(fabric: &Fabric, consumer: NodeId, frame: &OpenFrame) -> Result<(), ResetCode> {
+    let view = fabric.link(frame.link).filter(|view| view.target == fabric.me).ok_or(ResetCode::Revoked)?;
+    if view.generation != frame.generation || !view.consumers.contains(&consumer) {
+        return Err(ResetCode::Revoked);
+    }
+    let granted = snapshot::open_grant(fabric, &frame.grant).ok_or(ResetCode::NotGranted)?;
+    let wanted = grant::Use {
+        cluster: &fabric.cluster,
+        link: frame.link,
+        generation: frame.generation,
+        holder: consumer,
+        target: fabric.me,
+        right: Right::Open,
+        now: fabric.clock.wall(),
+    };
+    grant::check(granted.get(), &wanted).map_err(|refusal| {
+        tracing::warn!(%consumer, %refusal, "a grant does not hold");
+        ResetCode::NotGranted
+    })
+}
+
+async fn run(fabric: Arc<Fabric>, place: Listed, frame: OpenFrame, mut stream: Stream, counters: Arc<FlowCounters>) {
+    tokio::select! {
+        biased;
+        () = place.revoked() => stream.end(ResetCode::Revoked),
+        () = carry(&fabric, &frame, &mut stream, counters) => {}
+    }
+}
+
+async fn carry(fabric: &Arc<Fabric>, frame: &OpenFrame, stream: &mut Stream, counters: Arc<FlowCounters>) {
+    let tcp = match connect(fabric, frame).await {
+        Ok(tcp) => tcp,
+        Err(reason) => {
+            tracing::warn!(link = %frame.link, reason, "the target did not take a connection");
+            fabric.flows.count_refusal();
+            return stream.end(ResetCode::TargetRefused);
+        }
+    };
+    let end = pump(tcp, &mut stream.send, &mut stream.recv, counters).await;
+    stream.done = true;
+    tracing::debug!(link = %frame.link, tunnel = %frame.tunnel, %end, "flow ended");
+}
+
+async fn connect(fabric: &Arc<Fabric>, frame: &OpenFrame) -> Result<TcpStream, String> {
+    let target = fabric.link(frame.link).and_then(|view| view.target_address).ok_or("the link is gone")?;
+    let dialling = async {
+        let addresses = fabric.network.resolve(&target).await.map_err(|error| format!("{target}: {error}"))?;
+        let mut last = format!("{target} has no address");
+        for address in addresses {
+            match fabric.network.tcp_connect(address).await {
+                Ok(tcp) => return Ok(tcp),
+                Err(error) => last = format!("{address}: {error}"),
+            }
+        }
+        Err(last)
+    };
+    tokio::select! {
+        biased;
+        tcp = dialling => tcp,
+        () = sleep(&*fabric.clock, TARGET_CONNECT_WAIT) => {
+            Err(format!("{target} did not answer within {} s", TARGET_CONNECT_WAIT.as_secs()))
+        }
+    }
+}

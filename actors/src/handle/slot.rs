@@ -1,0 +1,534 @@
+//! The place of one actor in its node: mailbox, published state, journal, work and history. It outlives incarnations.
+
+use std::{
+    any::Any,
+    collections::{BTreeMap, VecDeque},
+    future::Future,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use postroad_cluster::{
+    behavior::{Behavior, Class, Event, ReplyId},
+    limits::{
+        ACTOR_ASKS_MAX, ACTOR_TASKS_MAX, ACTOR_TIMERS_MAX, RESTART_HISTORY_MAX, RESTART_STATE_BYTES_MAX,
+    },
+    supervision::Exit,
+    time::{Clock, Entropy, Moment, Span, WallTime},
+};
+use ractor::ActorCell;
+use tokio::sync::oneshot;
+
+use super::{SendError, work::Work};
+use crate::{
+    directory::{self, Context, Occupant, Place, lock},
+    inspect::{ActorView, JournalView, RestartView, StateView, Status, to_json},
+    journal::{Journal, ReplayError},
+    mailbox::{Bounds, Fired, Letter, Mailbox, Refusal},
+};
+
+/// What the shell gets through ractor: never an event itself, those wait in the mailbox.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Message {
+    /// There are events.
+    Wake,
+    /// The published state has become too old.
+    Publish,
+}
+
+/// The mailbox and whoever reads it now.
+struct Gate<B: Behavior> {
+    mailbox: Mailbox<B::Event>,
+    incarnation: u64,
+    /// The running incarnation; none while the actor is down.
+    cell: Option<ActorCell>,
+    /// The last one, also after its end.
+    last: Option<ActorCell>,
+    /// A [`Message::Wake`] is on its way.
+    woken: bool,
+    /// Why the incarnation has to fail before its next event.
+    failure: Option<String>,
+    /// The last event of a graceful stop, if the behavior wants one.
+    farewell: Option<B::Event>,
+}
+
+/// What befell the actor.
+#[derive(Default)]
+struct Life {
+    exit: Option<Exit>,
+    /// The failure of the last incarnation, until its restart is written down.
+    failure: Option<Failure>,
+    restarting_at: Option<Moment>,
+    restarts: u64,
+    history: VecDeque<RestartView>,
+}
+
+#[derive(Default)]
+struct Failure {
+    event: Option<(u64, &'static str)>,
+    state_before: Option<String>,
+}
+
+struct Published<B> {
+    state: Arc<B>,
+    figures: serde_json::Value,
+    at: Moment,
+}
+
+pub(crate) struct Slot<B: Behavior, R> {
+    pub(crate) path: Arc<str>,
+    pub(crate) node: Arc<str>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) directory: Weak<directory::Inner>,
+    fenced: Arc<AtomicBool>,
+    gate: Mutex<Gate<B>>,
+    life: Mutex<Life>,
+    work: Mutex<Work>,
+    asks: Mutex<(u64, BTreeMap<u64, oneshot::Sender<R>>)>,
+    published: Mutex<Option<Published<B>>>,
+    journal: Mutex<Journal<B>>,
+}
+
+impl<B: Behavior, R: Send + 'static> Slot<B, R> {
+    pub(crate) fn new(context: &Context, path: Arc<str>) -> Self {
+        let gate = Gate {
+            mailbox: Mailbox::new(Bounds::default()),
+            incarnation: 0,
+            cell: None,
+            last: None,
+            woken: false,
+            failure: None,
+            farewell: None,
+        };
+        Self {
+            path,
+            node: context.node.clone(),
+            clock: context.clock.clone(),
+            entropy: context.entropy.clone(),
+            directory: context.directory.downgrade(),
+            fenced: context.directory.fence(),
+            gate: Mutex::new(gate),
+            life: Mutex::default(),
+            work: Mutex::default(),
+            asks: Mutex::new((0, BTreeMap::new())),
+            published: Mutex::new(None),
+            journal: Mutex::default(),
+        }
+    }
+
+    /// Whether the node has crashed.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::SeqCst)
+    }
+
+    /// Begins an incarnation, which reads the mailbox from now on; its number.
+    pub(crate) fn open(&self, cell: ActorCell, bounds: Bounds, farewell: Option<B::Event>, state: &B) -> u64 {
+        {
+            let mut life = lock(&self.life);
+            (life.exit, life.restarting_at) = (None, None);
+        }
+        lock(&self.journal).begin(Arc::new(state.clone()));
+        let mut gate = lock(&self.gate);
+        gate.mailbox.set_bounds(bounds);
+        gate.incarnation += 1;
+        gate.last = Some(cell.clone());
+        gate.cell = Some(cell);
+        gate.farewell = farewell;
+        gate.failure = None;
+        gate.woken = false;
+        if !gate.mailbox.is_empty() {
+            gate.wake();
+        }
+        gate.incarnation
+    }
+
+    /// Ends the incarnation: nothing reaches it any more, its tasks, timers and askers are ended with it.
+    pub(crate) fn close(&self, incarnation: u64, exit: Exit) {
+        {
+            let mut gate = lock(&self.gate);
+            if gate.incarnation != incarnation || gate.cell.take().is_none() {
+                return;
+            }
+            gate.mailbox.keep_states();
+            gate.farewell = None;
+        }
+        lock(&self.life).exit = Some(exit);
+        lock(&self.work).abort_all();
+        // Dropping the senders tells the askers that the actor has ended.
+        drop(std::mem::take(&mut lock(&self.asks).1));
+    }
+
+    pub(crate) fn is_up(&self, incarnation: Option<u64>) -> bool {
+        self.check(incarnation).is_ok()
+    }
+
+    /// Whether the actor runs, and in that incarnation.
+    pub(crate) fn check(&self, incarnation: Option<u64>) -> Result<(), SendError> {
+        lock(&self.gate).check(self, incarnation)
+    }
+
+    pub(crate) fn deliver(
+        &self,
+        incarnation: Option<u64>,
+        event: B::Event,
+        sender: Arc<str>,
+        fired: Option<Fired>,
+    ) -> Result<(), SendError> {
+        let since = self.clock.now();
+        let mut gate = lock(&self.gate);
+        let kept = incarnation.is_none() && matches!(event.class(), Class::State { .. }) && !self.is_fenced();
+        if !kept {
+            gate.check(self, incarnation)?;
+        }
+        match gate.mailbox.put(Letter { event, sender, since, fired }) {
+            Ok(()) => {
+                gate.wake();
+                Ok(())
+            }
+            Err(Refusal::Busy(depth)) => Err(SendError::Busy { path: self.path.clone(), depth }),
+            Err(Refusal::Overflow(depth)) => {
+                let error = SendError::Overflow { path: self.path.clone(), depth };
+                gate.fail(error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// The next event of the incarnation, unless it has to fail; the shell asks until there is none.
+    pub(crate) fn next(&self, incarnation: u64) -> Result<Option<Letter<B::Event>>, String> {
+        loop {
+            let letter = {
+                let mut gate = lock(&self.gate);
+                if gate.incarnation != incarnation || gate.cell.is_none() || self.is_fenced() {
+                    return Ok(None);
+                }
+                if let Some(failure) = gate.failure.take() {
+                    return Err(failure);
+                }
+                let letter = gate.mailbox.take(self.clock.now());
+                if letter.is_none() {
+                    gate.woken = false;
+                }
+                letter
+            };
+            match &letter {
+                Some(Letter { fired: Some(fired), .. }) if !lock(&self.work).spend(*fired) => {
+                    lock(&self.gate).mailbox.skip();
+                }
+                _ => return Ok(letter),
+            }
+        }
+    }
+
+    /// There may be more events: the shell comes back to them after ractor has looked for a stop.
+    pub(crate) fn wake_again(&self) {
+        let mut gate = lock(&self.gate);
+        gate.woken = false;
+        gate.wake();
+    }
+
+    pub(crate) fn begin_turn(&self, kind: &'static str, now: Moment) {
+        lock(&self.gate).mailbox.begin(kind, now);
+    }
+
+    pub(crate) fn end_turn(&self) {
+        lock(&self.gate).mailbox.done(self.clock.now());
+    }
+
+    /// Whether this incarnation may act.
+    pub(crate) fn may_act(&self, incarnation: u64) -> bool {
+        let gate = lock(&self.gate);
+        gate.incarnation == incarnation && gate.cell.is_some() && !self.is_fenced()
+    }
+
+    pub(crate) fn cell(&self) -> Option<ActorCell> {
+        lock(&self.gate).cell.clone()
+    }
+
+    pub(crate) fn stop(&self, incarnation: Option<u64>) {
+        let gate = lock(&self.gate);
+        if gate.check(self, incarnation).is_ok()
+            && let Some(cell) = &gate.cell
+        {
+            cell.stop(None);
+        }
+    }
+
+    pub(crate) fn fail(&self, incarnation: Option<u64>, reason: String) {
+        let mut gate = lock(&self.gate);
+        if gate.check(self, incarnation).is_ok() {
+            gate.fail(reason);
+        }
+    }
+
+    pub(crate) fn wait_for_reply(&self) -> Result<(ReplyId, oneshot::Receiver<R>), SendError> {
+        let mut asks = lock(&self.asks);
+        if asks.1.len() >= ACTOR_ASKS_MAX {
+            return Err(SendError::TooMany { path: self.path.clone(), what: "askers", most: ACTOR_ASKS_MAX });
+        }
+        // Never used twice, so that an answer that comes after a restart finds nobody.
+        asks.0 += 1;
+        let (id, (sender, receiver)) = (asks.0, oneshot::channel());
+        asks.1.insert(id, sender);
+        Ok((ReplyId(id), receiver))
+    }
+
+    pub(crate) fn reply(&self, id: ReplyId, reply: R) -> bool {
+        let asker = lock(&self.asks).1.remove(&id.0);
+        asker.is_some_and(|asker| asker.send(reply).is_ok())
+    }
+
+    pub(crate) fn forget_asker(&self, id: ReplyId) {
+        lock(&self.asks).1.remove(&id.0);
+    }
+
+    /// Starts a task that ends with the incarnation.
+    pub(crate) fn spawn(
+        self: &Arc<Self>,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), SendError> {
+        // The lock is held until the task is listed, so that it cannot end before.
+        let mut work = lock(&self.work);
+        if work.tasks.len() >= ACTOR_TASKS_MAX {
+            return Err(SendError::TooMany { path: self.path.clone(), what: "tasks", most: ACTOR_TASKS_MAX });
+        }
+        let (number, slot) = (work.number(), Arc::downgrade(self));
+        let task = tokio::spawn(async move {
+            task.await;
+            if let Some(slot) = slot.upgrade() {
+                lock(&slot.work).tasks.remove(&number);
+            }
+        });
+        work.tasks.insert(number, task.abort_handle());
+        Ok(())
+    }
+
+    pub(crate) fn set_timer<F: Future<Output = ()> + Send + 'static>(
+        &self,
+        key: u64,
+        timer: impl FnOnce(u64) -> F,
+    ) -> Result<(), SendError> {
+        let mut work = lock(&self.work);
+        if work.timers.len() >= ACTOR_TIMERS_MAX && !work.timers.contains_key(&key) {
+            return Err(SendError::TooMany { path: self.path.clone(), what: "timers", most: ACTOR_TIMERS_MAX });
+        }
+        let serial = work.number();
+        let timer = tokio::spawn(timer(serial)).abort_handle();
+        if let Some((_, old)) = work.timers.insert(key, (serial, timer)) {
+            old.abort();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cancel_timer(&self, key: u64) {
+        if let Some((_, timer)) = lock(&self.work).timers.remove(&key) {
+            timer.abort();
+        }
+    }
+
+    pub(crate) fn publish(&self, state: Arc<B>, figures: serde_json::Value) {
+        *lock(&self.published) = Some(Published { state, figures, at: self.clock.now() });
+    }
+
+    pub(crate) fn published(&self) -> Option<(Arc<B>, Moment)> {
+        lock(&self.published).as_ref().map(|published| (published.state.clone(), published.at))
+    }
+
+    pub(crate) fn with_journal<T>(&self, look: impl FnOnce(&mut Journal<B>) -> T) -> T {
+        look(&mut lock(&self.journal))
+    }
+
+    pub(crate) fn replay(&self, to: u64) -> Result<B, ReplayError> {
+        lock(&self.journal).replay(to)
+    }
+
+    pub(crate) fn last_event(&self) -> u64 {
+        lock(&self.journal).last()
+    }
+
+    /// Writes down on which event the incarnation failed and what its state was before, and publishes that state.
+    pub(crate) fn note_failure(&self, kind: &'static str, before: Option<Arc<B>>) {
+        let number = self.last_event();
+        let state_before = before.as_ref().map(|state| cut(to_json(&**state).to_string()));
+        lock(&self.life).failure = Some(Failure { event: Some((number, kind)), state_before });
+        if let Some(state) = before {
+            self.publish(state, serde_json::Value::Null);
+        }
+    }
+
+    fn status(&self, life: &Life, busy: bool) -> Status {
+        let up = lock(&self.gate).cell.is_some();
+        match &life.exit {
+            _ if up && busy => Status::Busy,
+            _ if up => Status::Alive,
+            _ if life.restarting_at.is_some() && !self.is_fenced() => Status::Restarting,
+            None => Status::Starting,
+            Some(Exit::Normal) => Status::Stopped,
+            Some(Exit::Killed) => Status::Killed,
+            Some(Exit::Failed(_)) => Status::Failed,
+        }
+    }
+}
+
+impl<B: Behavior> Gate<B> {
+    fn check<R>(&self, slot: &Slot<B, R>, incarnation: Option<u64>) -> Result<(), SendError> {
+        if incarnation.is_some_and(|bound| bound != self.incarnation) {
+            Err(SendError::Stale { path: slot.path.clone() })
+        } else if self.cell.is_none() || slot.fenced.load(Ordering::SeqCst) {
+            Err(SendError::Down { path: slot.path.clone() })
+        } else {
+            Ok(())
+        }
+    }
+
+    fn wake(&mut self) {
+        if let Some(cell) = &self.cell
+            && !self.woken
+        {
+            // Fails only for an actor that is ending, which needs no waking.
+            self.woken = cell.send_message(Message::Wake).is_ok();
+        }
+    }
+
+    fn fail(&mut self, reason: String) {
+        self.failure.get_or_insert(reason);
+        self.wake();
+    }
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > RESTART_STATE_BYTES_MAX {
+        let end = (0..=RESTART_STATE_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
+    fn path(&self) -> &Arc<str> {
+        &self.path
+    }
+
+    fn view(&self, place: &Place) -> ActorView {
+        let now = self.clock.now();
+        let figures = lock(&self.gate).mailbox.figures(now);
+        let published = lock(&self.published).as_ref().map(|published| now.since(published.at));
+        let (tasks, timers) = {
+            let work = lock(&self.work);
+            (work.tasks.len(), work.timers.len())
+        };
+        let askers = lock(&self.asks).1.len();
+        let events = self.last_event();
+        let life = lock(&self.life);
+        ActorView {
+            path: self.path.to_string(),
+            kind: B::NOUN.to_owned(),
+            status: self.status(&life, figures.busy.is_some()),
+            supervisor: place.supervisor.as_ref().map(ToString::to_string),
+            children: place.children.values().map(ToString::to_string).collect(),
+            depth: figures.depth,
+            depth_max: figures.depth_max,
+            wait_p50_us: figures.wait_p50_us,
+            wait_p99_us: figures.wait_p99_us,
+            events_per_second: figures.rate,
+            handled: figures.handled,
+            refused: figures.refused,
+            replaced: figures.replaced,
+            last_kind: figures.last_kind.map(str::to_owned),
+            busy_kind: figures.busy.map(|(kind, _)| kind.to_owned()),
+            busy_for_ms: figures.busy.map(|(_, since)| now.since(since).as_millis() as u64),
+            events,
+            tasks,
+            timers,
+            askers,
+            state_age_ms: published.map(|age| age.as_millis() as u64),
+            restarts: life.restarts,
+            restart_in_ms: life.restarting_at.map(|at| at.since(now).as_millis() as u64),
+            error: match &life.exit {
+                Some(Exit::Failed(error)) => Some(error.clone()),
+                _ => None,
+            },
+            history: life.history.iter().cloned().collect(),
+        }
+    }
+
+    fn state(&self) -> Option<StateView> {
+        // Serialized outside of the lock: states can be large, and actors must not wait for somebody who looks.
+        let (state, figures, at) = {
+            let published = lock(&self.published);
+            let published = published.as_ref()?;
+            (published.state.clone(), published.figures.clone(), published.at)
+        };
+        let age_ms = self.clock.now().since(at).as_millis() as u64;
+        Some(StateView { path: self.path.to_string(), age_ms, state: to_json(&*state), figures })
+    }
+
+    fn state_at(&self, number: u64) -> Result<serde_json::Value, ReplayError> {
+        self.replay(number).map(|state| to_json(&state))
+    }
+
+    fn journal(&self, most: usize) -> Vec<JournalView> {
+        let journal = lock(&self.journal);
+        let mut newest: Vec<JournalView> = journal.entries().rev().take(most).map(JournalView::of).collect();
+        newest.reverse();
+        newest
+    }
+
+    fn is(&self, cell: &ActorCell) -> bool {
+        lock(&self.gate).last.as_ref() == Some(cell)
+    }
+
+    fn exit(&self) -> Option<Exit> {
+        lock(&self.life).exit.clone()
+    }
+
+    fn ask_to_stop(&self) {
+        let farewell = lock(&self.gate).farewell.take();
+        let told = farewell.is_some_and(|event| self.deliver(None, event, "supervisor".into(), None).is_ok());
+        if !told {
+            self.stop(None);
+        }
+    }
+
+    fn kill(&self) {
+        let (incarnation, cell) = {
+            let gate = lock(&self.gate);
+            (gate.incarnation, gate.cell.clone())
+        };
+        self.close(incarnation, Exit::Killed);
+        if let Some(cell) = cell {
+            cell.kill();
+        }
+    }
+
+    fn note_restart(&self, exit: &Exit, backoff: Span) {
+        let (now, wall): (Moment, WallTime) = (self.clock.now(), self.clock.wall());
+        let mut life = lock(&self.life);
+        let failure = life.failure.take().unwrap_or_default();
+        life.restarts += 1;
+        life.restarting_at = Some(now.after(backoff));
+        if life.history.len() >= RESTART_HISTORY_MAX {
+            life.history.pop_front();
+        }
+        life.history.push_back(RestartView {
+            wall_ms: wall.0,
+            error: match exit {
+                Exit::Normal => "ended, though it must always run".to_owned(),
+                Exit::Killed => "was killed".to_owned(),
+                Exit::Failed(error) => error.clone(),
+            },
+            event: failure.event.map(|(number, _)| number),
+            kind: failure.event.map(|(_, kind)| kind.to_owned()),
+            state_before: failure.state_before,
+            backoff_ms: backoff.as_millis() as u64,
+        });
+    }
+
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}

@@ -1,0 +1,167 @@
+//! What people see of actors: views for `status`, the console and the commands that look inside.
+
+use std::fmt::Debug;
+
+use postroad_cluster::behavior::Behavior;
+use serde::Serialize;
+
+use crate::journal::Entry;
+
+/// How an actor fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    /// Not started yet.
+    Starting,
+    /// Waits for events.
+    Alive,
+    /// In a turn; since when is in [`ActorView::busy_for_ms`].
+    Busy,
+    /// Has failed and waits for its restart.
+    Restarting,
+    /// Has ended normally.
+    Stopped,
+    /// Has been killed.
+    Killed,
+    /// Has failed and will not come back by itself.
+    Failed,
+}
+
+/// One actor.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ActorView {
+    /// Where it is found.
+    pub path: String,
+    /// The noun of its behavior.
+    pub kind: String,
+    /// How it fares.
+    pub status: Status,
+    /// The path of its supervisor; none for the root.
+    pub supervisor: Option<String>,
+    /// The paths of its children in the order of starting.
+    pub children: Vec<String>,
+    /// Events that wait.
+    pub depth: usize,
+    /// The most that ever waited.
+    pub depth_max: usize,
+    /// The wait that half of the last events stayed under, in microseconds, as a power of two.
+    pub wait_p50_us: u64,
+    /// The wait that 99 of 100 of the last events stayed under, in microseconds, as a power of two.
+    pub wait_p99_us: u64,
+    /// Events a second over the last 10 to 20 s.
+    pub events_per_second: f64,
+    /// Events ever handled.
+    pub handled: u64,
+    /// Events refused because the mailbox was full.
+    pub refused: u64,
+    /// States that a newer one replaced before they were handled.
+    pub replaced: u64,
+    /// The kind of the last handled event.
+    pub last_kind: Option<String>,
+    /// The kind of the event that it handles now.
+    pub busy_kind: Option<String>,
+    /// How long it has been handling it, in milliseconds.
+    pub busy_for_ms: Option<u64>,
+    /// The number of the last event in its journal.
+    pub events: u64,
+    /// Tasks under way.
+    pub tasks: usize,
+    /// Timers set.
+    pub timers: usize,
+    /// Askers that wait.
+    pub askers: usize,
+    /// The age of its published state, in milliseconds.
+    pub state_age_ms: Option<u64>,
+    /// How often it was restarted.
+    pub restarts: u64,
+    /// How long until its restart, in milliseconds.
+    pub restart_in_ms: Option<u64>,
+    /// Why it is down.
+    pub error: Option<String>,
+    /// Its last restarts, oldest first.
+    pub history: Vec<RestartView>,
+}
+
+/// One restart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RestartView {
+    /// When it failed, in milliseconds since 1970.
+    pub wall_ms: u64,
+    /// The error.
+    pub error: String,
+    /// The number of the event on which it failed.
+    pub event: Option<u64>,
+    /// That event's kind.
+    pub kind: Option<String>,
+    /// The state before that event as JSON, cut if it is long.
+    pub state_before: Option<String>,
+    /// How long the restart waited, in milliseconds.
+    pub backoff_ms: u64,
+}
+
+/// A published state.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StateView {
+    /// The actor.
+    pub path: String,
+    /// How old it is, in milliseconds.
+    pub age_ms: u64,
+    /// The behavior's state.
+    pub state: serde_json::Value,
+    /// What the performer adds, or null.
+    pub figures: serde_json::Value,
+}
+
+/// An event in a journal.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JournalView {
+    /// Its number.
+    pub number: u64,
+    /// The node's clock, in nanoseconds since its host booted.
+    pub now_ns: u64,
+    /// The wall clock, in milliseconds since 1970.
+    pub wall_ms: u64,
+    /// Who sent it.
+    pub sender: String,
+    /// Its kind.
+    pub kind: String,
+    /// The event.
+    pub event: serde_json::Value,
+    /// The effects.
+    pub effects: Vec<serde_json::Value>,
+    /// The error, if the behavior failed on it.
+    pub failure: Option<String>,
+}
+
+impl JournalView {
+    pub(crate) fn of<B: Behavior>(entry: &Entry<B>) -> Self {
+        Self {
+            number: entry.number,
+            now_ns: entry.turn.now.0,
+            wall_ms: entry.turn.wall.0,
+            sender: entry.sender.to_string(),
+            kind: entry.kind().to_owned(),
+            event: to_json(&entry.event),
+            effects: entry.effects.iter().map(to_json).collect(),
+            failure: entry.failure.clone(),
+        }
+    }
+}
+
+/// `value` as JSON; as text where JSON cannot hold it, such as maps whose keys are no text.
+pub(crate) fn to_json<T: Serialize + Debug>(value: &T) -> serde_json::Value {
+    serde_json::to_value(value).unwrap_or_else(|_| serde_json::Value::String(format!("{value:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn what_json_cannot_hold_is_still_shown() {
+        assert_eq!(to_json(&BTreeMap::from([(1_u64, 2)])), serde_json::json!({ "1": 2 }));
+        assert_eq!(to_json(&BTreeMap::from([((1, 2), 3)])), serde_json::json!("{(1, 2): 3}"));
+    }
+}

@@ -1,0 +1,347 @@
+//! The shell that every actor runs in: mailbox, then behavior, then effects. It keeps the journal, publishes the state,
+//! and turns a panic into a failure that the supervisor decides about.
+
+use std::{
+    marker::PhantomData,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use postroad_cluster::{
+    behavior::{Behavior, Event as _, Turn},
+    limits::{MAILBOX_BATCH, PUBLISH_EVERY},
+    supervision::Exit,
+    time::Moment,
+};
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::task::JoinHandle;
+
+use crate::{
+    handle::{Handle, Message, Slot, Speaking},
+    journal::panic_text,
+    mailbox::Bounds,
+};
+
+/// Performs the effects of one actor's behavior through the ports. It is synchronous and never waits: what takes time is
+/// run beside it by [`Handle::run`], and its result comes back as an event.
+pub trait Performer<B: Behavior>: Send + 'static {
+    /// What the actor replies to those who ask it, by [`Handle::reply`].
+    type Reply: Send + 'static;
+
+    /// Performs one effect. A panic fails the actor, like one of the behavior.
+    fn perform(&mut self, effect: B::Effect, me: &Handle<B, Self::Reply>);
+
+    /// The first event of an incarnation, before all others.
+    fn first(&mut self, _me: &Handle<B, Self::Reply>) -> Option<B::Event> {
+        None
+    }
+
+    /// The last event of an incarnation that is asked to stop; with it, the actor has to end by [`Handle::stop`], within
+    /// the time of its rule. Without it, the actor ends after its present event.
+    fn farewell(&self) -> Option<B::Event> {
+        None
+    }
+
+    /// How much its mailbox holds.
+    fn bounds(&self) -> Bounds {
+        Bounds::default()
+    }
+
+    /// Figures that the console shows beside the behavior's state. Called about each 100 ms while events come, so cheap.
+    fn snapshot(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+
+    /// A child of this actor has ended; the event that tells the behavior. Only supervisors have children.
+    fn child_ended(&mut self, _child: &ChildEnded) -> Option<B::Event> {
+        None
+    }
+
+    /// The actor has failed: its children must end with it.
+    fn abandon(&mut self) {}
+}
+
+/// A child that has ended.
+#[derive(Debug)]
+pub struct ChildEnded {
+    pub(crate) cell: ActorCell,
+    /// What ractor knows of a failure.
+    pub(crate) error: Option<String>,
+}
+
+/// What an incarnation starts with.
+pub(crate) struct Launch<B: Behavior, P: Performer<B>> {
+    pub(crate) slot: Arc<Slot<B, P::Reply>>,
+    pub(crate) behavior: B,
+    pub(crate) performer: P,
+}
+
+impl<B: Behavior, P: Performer<B>> Launch<B, P> {
+    /// Starts the incarnation, linked to `supervisor` if there is one. The actor is unnamed: names are global in ractor.
+    pub(crate) async fn start(self, supervisor: Option<ActorCell>) -> Result<JoinHandle<()>, String> {
+        let shell = Shell(PhantomData);
+        let started = match supervisor {
+            Some(supervisor) => Actor::spawn_linked(None, shell, self, supervisor).await,
+            None => Actor::spawn(None, shell, self).await,
+        };
+        started.map(|(_, task)| task).map_err(|error| error.to_string())
+    }
+}
+
+/// The ractor actor around every behavior.
+pub(crate) struct Shell<B, P>(PhantomData<fn() -> (B, P)>);
+
+/// One incarnation of an actor.
+pub(crate) struct Running<B: Behavior, P: Performer<B>> {
+    behavior: B,
+    performer: P,
+    me: Handle<B, P::Reply>,
+    incarnation: u64,
+    effects: Vec<B::Effect>,
+    published_at: Option<Moment>,
+    /// The behavior has had turns since it was published.
+    unpublished: bool,
+    publish_set: bool,
+}
+
+impl<B: Behavior, P: Performer<B>> Running<B, P> {
+    fn slot(&self) -> &Slot<B, P::Reply> {
+        self.me.slot()
+    }
+
+    /// Takes events until there are none or a batch is full.
+    fn batch(&mut self, myself: &ActorRef<Message>) -> Result<(), String> {
+        for _ in 0..MAILBOX_BATCH {
+            let Some(letter) = self.slot().next(self.incarnation)? else {
+                self.publish_later(myself);
+                return Ok(());
+            };
+            self.turn(letter.event, letter.sender)?;
+        }
+        self.slot().wake_again();
+        Ok(())
+    }
+
+    fn turn(&mut self, event: B::Event, sender: Arc<str>) -> Result<(), String> {
+        let slot = self.me.slot().clone();
+        let turn = Turn { now: slot.clock.now(), wall: slot.clock.wall(), chance: slot.entropy.next_u64() };
+        let kind = event.kind();
+        let span = tracing::debug_span!("turn", node = %slot.node, path = %slot.path, kind, sender = %sender);
+        let _entered = span.enter();
+        let _speaking = Speaking::of(&slot.path);
+        slot.begin_turn(kind, turn.now);
+
+        let recorded = event.clone();
+        let (behavior, effects) = (&mut self.behavior, &mut self.effects);
+        let decided = catch_unwind(AssertUnwindSafe(|| behavior.on(turn, event, effects)));
+        if let Err(panic) = decided {
+            let error = panic_text(&*panic);
+            let before = slot.with_journal(|journal| journal.record_failure(turn, sender, recorded, &error));
+            self.unpublished = false;
+            slot.note_failure(kind, before);
+            return Err(format!("on {kind}: {error}"));
+        }
+        let effects = std::mem::take(&mut self.effects);
+        let checkpoint = slot.with_journal(|journal| {
+            journal.record(turn, sender, recorded, &effects, &self.behavior)
+        });
+        tracing::trace!(effects = effects.len(), "decided");
+        self.perform(effects, kind)?;
+        slot.end_turn();
+        self.unpublished = true;
+        self.publish_if_due(checkpoint);
+        Ok(())
+    }
+
+    fn perform(&mut self, mut effects: Vec<B::Effect>, kind: &'static str) -> Result<(), String> {
+        let performed = catch_unwind(AssertUnwindSafe(|| {
+            for effect in effects.drain(..) {
+                // An effect may be the crash of the own node, after which nothing more happens.
+                if self.me.slot().may_act(self.incarnation) {
+                    self.performer.perform(effect, &self.me);
+                }
+            }
+        }));
+        // The room of the list serves the next turn.
+        self.effects = effects;
+        self.effects.clear();
+        performed.map_err(|panic| {
+            let error = panic_text(&*panic);
+            self.slot().note_failure(kind, Some(Arc::new(self.behavior.clone())));
+            self.unpublished = false;
+            format!("performing what {kind} led to: {error}")
+        })
+    }
+
+    /// Publishes the state if the published one is old, or for nothing if there is a copy already.
+    fn publish_if_due(&mut self, copy: Option<Arc<B>>) {
+        let now = self.slot().clock.now();
+        let old = self.published_at.is_none_or(|at| now.since(at) >= PUBLISH_EVERY);
+        if old || copy.is_some() {
+            self.publish(copy, now);
+        }
+    }
+
+    fn publish(&mut self, copy: Option<Arc<B>>, now: Moment) {
+        let state = copy.unwrap_or_else(|| Arc::new(self.behavior.clone()));
+        let figures =
+            catch_unwind(AssertUnwindSafe(|| self.performer.snapshot())).unwrap_or(serde_json::Value::Null);
+        self.slot().publish(state, figures);
+        self.published_at = Some(now);
+        self.unpublished = false;
+    }
+
+    /// An actor that falls idle right after a publication publishes once more, when that is due.
+    fn publish_later(&mut self, myself: &ActorRef<Message>) {
+        if !self.unpublished || self.publish_set {
+            return;
+        }
+        let due = self.published_at.unwrap_or(Moment::ZERO).after(PUBLISH_EVERY);
+        let (sleep, myself) = (self.slot().clock.sleep_until(due), myself.clone());
+        let later = self.me.slot().spawn(async move {
+            sleep.await;
+            // Fails only for an actor that is ending, which publishes by itself.
+            let _ = myself.send_message(Message::Publish);
+        });
+        // With all tasks taken, the next turn publishes.
+        self.publish_set = later.is_ok();
+    }
+
+    fn publish_now(&mut self) {
+        self.publish_set = false;
+        if self.unpublished {
+            let now = self.slot().clock.now();
+            self.publish(None, now);
+        }
+    }
+
+    /// Ends the incarnation with `result`, as ractor wants it.
+    fn conclude(&mut self, result: Result<(), String>) -> Result<(), ActorProcessingErr> {
+        result.map_err(|error| {
+            if !self.slot().is_fenced() {
+                tracing::error!(node = %self.slot().node, path = %self.me.path(), error, "actor failed");
+            }
+            self.performer.abandon();
+            self.slot().close(self.incarnation, Exit::Failed(error.clone()));
+            error.into()
+        })
+    }
+}
+
+impl<B: Behavior, P: Performer<B>> Drop for Running<B, P> {
+    fn drop(&mut self) {
+        if self.unpublished {
+            self.slot().publish(Arc::new(self.behavior.clone()), serde_json::Value::Null);
+        }
+        self.performer.abandon();
+        // Whoever ended normally or failed has been closed by now.
+        self.slot().close(self.incarnation, Exit::Killed);
+    }
+}
+
+impl<B: Behavior, P: Performer<B>> Actor for Shell<B, P> {
+    type Msg = Message;
+    type State = Running<B, P>;
+    type Arguments = Launch<B, P>;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Message>,
+        launch: Launch<B, P>,
+    ) -> Result<Running<B, P>, ActorProcessingErr> {
+        let Launch { slot, behavior, performer } = launch;
+        if slot.is_fenced() {
+            return Err("the node has crashed".into());
+        }
+        let incarnation = slot.open(myself.get_cell(), performer.bounds(), performer.farewell(), &behavior);
+        let me = Handle::bound(slot, incarnation);
+        Ok(Running {
+            behavior,
+            performer,
+            me,
+            incarnation,
+            effects: Vec::new(),
+            published_at: None,
+            unpublished: true,
+            publish_set: false,
+        })
+    }
+
+    async fn post_start(
+        &self,
+        myself: ActorRef<Message>,
+        running: &mut Running<B, P>,
+    ) -> Result<(), ActorProcessingErr> {
+        if !running.slot().may_act(running.incarnation) {
+            return Ok(());
+        }
+        let first = catch_unwind(AssertUnwindSafe(|| running.performer.first(&running.me)));
+        let result = match first {
+            Ok(Some(event)) => running.turn(event, running.me.path().clone()),
+            Ok(None) => Ok(()),
+            Err(panic) => Err(format!("on its first event: {}", panic_text(&*panic))),
+        };
+        if result.is_ok() {
+            running.publish_if_due(None);
+            running.publish_later(&myself);
+        }
+        running.conclude(result)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Message>,
+        message: Message,
+        running: &mut Running<B, P>,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            Message::Wake => {
+                let result = running.batch(&myself);
+                running.conclude(result)
+            }
+            Message::Publish => {
+                running.publish_now();
+                Ok(())
+            }
+        }
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Message>,
+        event: SupervisionEvent,
+        running: &mut Running<B, P>,
+    ) -> Result<(), ActorProcessingErr> {
+        let child = match event {
+            SupervisionEvent::ActorTerminated(cell, state, _) => {
+                // A killed child's state ends its incarnation when it is dropped.
+                drop(state);
+                ChildEnded { cell, error: None }
+            }
+            SupervisionEvent::ActorFailed(cell, error) => ChildEnded { cell, error: Some(error.to_string()) },
+            _ => return Ok(()),
+        };
+        if !running.slot().may_act(running.incarnation) {
+            return Ok(());
+        }
+        // As reserved as an event can be: there are at most as many as children, so they need no room in the mailbox.
+        let Some(event) = running.performer.child_ended(&child) else { return Ok(()) };
+        let result = running.turn(event, "child".into());
+        running.publish_later(&myself);
+        running.conclude(result)
+    }
+
+    async fn post_stop(
+        &self,
+        _: ActorRef<Message>,
+        running: &mut Running<B, P>,
+    ) -> Result<(), ActorProcessingErr> {
+        running.publish_now();
+        running.performer.abandon();
+        running.slot().close(running.incarnation, Exit::Normal);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
