@@ -7,7 +7,9 @@ mod source;
 
 use std::{fmt, path::Path};
 
-use rules::{BANS, EXCEPTIONS, IMPORTS, Import, LEFT_OVER, LINES_MAX, LISTS, MANIFEST_EXCEPTIONS, REQUIREMENTS, RULE_FILES};
+use rules::{
+    BANS, EXCEPTIONS, IMPORTS, Import, LEFT_OVER, LINES_MAX, LISTS, MANIFEST_EXCEPTIONS, REQUIREMENTS, RULE_FILES,
+};
 use source::{Source, in_word};
 
 /// One breach of a rule.

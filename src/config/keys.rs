@@ -257,9 +257,17 @@ pub fn find(section: &str, name: &str) -> Option<&'static Key> {
 
 /// The nearest of `known` to what was written, if any is near enough to have been meant.
 pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let distance = |word: &str| strsim::damerau_levenshtein(&written.to_lowercase(), word);
-    let nearest = known.into_iter().min_by_key(|word| distance(word))?;
-    let near = distance(nearest) <= 1 + nearest.len() / 4 || (written.len() >= 3 && nearest.starts_with(written));
+    let written = written.to_lowercase();
+    let known: Vec<&str> = known.into_iter().collect();
+    if written.len() >= 3
+        && let Some(longer) = known.iter().find(|word| word.starts_with(&written))
+    {
+        return Some(longer);
+    }
+    let distance = |word: &&str| strsim::damerau_levenshtein(&written, word);
+    let nearest = known.into_iter().min_by_key(distance)?;
+    // A typing error or two, and not another word altogether.
+    let near = distance(&nearest) <= 1 + nearest.len() / 4;
     near.then_some(nearest)
 }
 
