@@ -519,3 +519,33 @@ pub const SESSION_SILENCE_MAX: Span = Span::from_millis(3_500);
 
 /// How often a relay looks at its sessions and at what waits: all its waits are as much too long at most.
 pub const RELAY_SWEEP_INTERVAL: Span = Span::from_millis(250);
+
+/// Relays' words for tunnels whose streams have not come: all tunnels of a circuit that wait, times some peers.
+pub const VOUCHERS_MAX: usize = 8_192;
+
+/// Streams of one circuit that wait for a relay's word; more are reset, since each holds a window of unread bytes.
+pub const TUNNELS_WAITING_MAX: usize = 64;
+
+/// How long a stream waits for its first frame and for a relay's word.
+pub const TUNNEL_WAIT: Span = Span::from_secs(10);
+
+/// How long one relay may take to admit a tunnel before the next is asked.
+pub const ADMIT_WAIT: Span = Span::from_secs(2);
+
+/// The pause between two rounds over all relays for one tunnel.
+pub const ADMIT_PAUSE: Span = Span::from_millis(250);
+
+/// The largest first frame of a stream: a grant and four numbers.
+pub const OPEN_FRAME_BYTES_MAX: usize = 4 << 10;
+
+/// How long a target may take to accept a connection.
+pub const TARGET_CONNECT_WAIT: Span = Span::from_secs(10);
+
+/// Flows of one node; each holds a task and two sockets.
+pub const FLOWS_MAX: usize = 100_000;
+
+/// How long a request to a relay or control node may take before its connection is in doubt.
+pub const CALL_WAIT: Span = Span::from_secs(3);
+
+/// How long a dial may take with resolving the name.
+pub const DIAL_WAIT: Span = Span::from_secs(8);

@@ -1,0 +1,557 @@
+//! Which relay carries a circuit: failover after a silence, planned moves, and the probes that they rest on.
+//!
+//! The transport drives this behavior itself, synchronously, from counters. Either end may move the circuit
+//! (generation + 1); the other follows the newest generation, and at the same generation the lower node id's choice
+//! holds, so that both directions end on one relay.
+
+mod channel;
+mod message;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use self::channel::Channel;
+pub use self::message::{ChannelView, Effect, Event, Figures, MoveReason, Path, Take};
+use crate::{
+    id::{Generation, NodeId},
+    limits::{
+        CIRCUIT_CHECKS, CIRCUIT_DOUBLE_MAX, CIRCUIT_DWELL, CIRCUIT_HOLD_MAX, CIRCUIT_PATIENCE_MAX,
+        CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SILENCE_MIN, CIRCUIT_SILENCE_ROUND_TRIPS, CIRCUIT_TICK, NEARER_PERCENT,
+        NEARER_SPAN, PROBE_INTERVAL, PROBE_LARGER_ROUNDS, PROBE_MISSES_MAX, PROBE_PAIRS,
+    },
+    time::{Moment, Span},
+};
+
+/// What is known of the present silence.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Watch {
+    /// How long nothing came back, counting only time in which ticks were on time: an end that was itself asleep
+    /// accuses nobody.
+    waited: Span,
+    last_tick: Moment,
+    since: Moment,
+    acknowledged: u64,
+    in_flight: bool,
+    checks: u8,
+    /// How often the silence was doubled because probes came back during it.
+    patience: u32,
+}
+
+/// After a silence both relays get every packet for a while.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Double {
+    path: Path,
+    until: Moment,
+}
+
+/// One end of a circuit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Circuit {
+    me: NodeId,
+    peer: NodeId,
+    packet_bytes: u32,
+    larger_bytes: u32,
+    /// Whether the key is there that authenticates moves. Before that only the dialling end, the lower id, chooses.
+    connected: bool,
+    path: Path,
+    double: Option<Double>,
+    channels: BTreeMap<NodeId, Channel>,
+    watch: Watch,
+    /// The circuit's relay is silent and no other was a candidate.
+    stranded: bool,
+    moved: Moment,
+    moves: u64,
+    sequence: u64,
+    round: u64,
+    round_at: Moment,
+}
+
+impl Circuit {
+    /// A circuit between this node and its peer whose QUIC packets have up to `packet_bytes`. Probes look for
+    /// `larger_bytes` too where that is more.
+    #[must_use]
+    pub fn new(now: Moment, me: NodeId, peer: NodeId, packet_bytes: u32, larger_bytes: u32) -> Self {
+        Self {
+            me,
+            peer,
+            packet_bytes,
+            larger_bytes,
+            connected: false,
+            path: Path::default(),
+            double: None,
+            channels: BTreeMap::new(),
+            watch: Watch::default(),
+            stranded: false,
+            moved: now,
+            moves: 0,
+            sequence: 0,
+            round: 0,
+            round_at: now.after(PROBE_INTERVAL),
+        }
+    }
+
+    /// The path of new packets.
+    #[must_use]
+    pub const fn path(&self) -> Path {
+        self.path
+    }
+
+    /// The path that gets a copy of new packets too, after a silence.
+    #[must_use]
+    pub fn double(&self) -> Option<Path> {
+        self.double.as_ref().map(|double| double.path)
+    }
+
+    /// How often the circuit has moved since it began.
+    #[must_use]
+    pub const fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    /// Whether the circuit's relay is silent and there is no other.
+    #[must_use]
+    pub const fn stranded(&self) -> bool {
+        self.stranded || self.path.relay.is_none()
+    }
+
+    /// Whether the key is there that authenticates moves.
+    #[must_use]
+    pub const fn connected(&self) -> bool {
+        self.connected
+    }
+
+    /// Whether `relay` may take the circuit now.
+    #[must_use]
+    pub fn candidate(&self, now: Moment, relay: NodeId) -> bool {
+        self.channels.get(&relay).is_some_and(|channel| channel.candidate(now))
+    }
+
+    /// What every candidate's probe has carried, in bytes of a QUIC packet; 0 without candidates.
+    #[must_use]
+    pub fn proven_bytes(&self, now: Moment) -> u32 {
+        let candidates = self.channels.values().filter(|channel| channel.candidate(now));
+        candidates.map(|channel| channel.carried_bytes).min().unwrap_or(0)
+    }
+
+    /// Every channel, in order of relays.
+    #[must_use]
+    pub fn channels(&self, now: Moment) -> Vec<ChannelView> {
+        let view = |(relay, channel): (&NodeId, &Channel)| ChannelView {
+            relay: *relay,
+            candidate: channel.candidate(now),
+            connected: channel.connected,
+            avoided: channel.avoided,
+            round_trip: channel.round_trip,
+            proven_age: channel.proven().map(|sent| now.since(sent)),
+            carried_bytes: channel.carried_bytes,
+            too_small: channel.proven().is_some() && channel.carried_bytes < self.packet_bytes,
+        };
+        self.channels.iter().map(view).collect()
+    }
+
+    /// The choice in words: `n7: 4.1 ms, next n9 9.8 ms`.
+    #[must_use]
+    pub fn choice(&self, now: Moment) -> String {
+        let figure = |span: Option<Span>| {
+            span.map_or_else(|| "unmeasured".into(), |span| format!("{:.1} ms", span.as_secs_f64() * 1e3))
+        };
+        let Some(relay) = self.path.relay else { return "no relay".into() };
+        let mine = self.channels.get(&relay).and_then(|channel| channel.round_trip);
+        let next = self.best(now, Some(relay)).and_then(|next| self.channels.get(&next).map(|it| (next, it.round_trip)));
+        match next {
+            Some((next, round_trip)) => format!("{relay}: {}, next {next} {}", figure(mine), figure(round_trip)),
+            None => format!("{relay}: {}, no other", figure(mine)),
+        }
+    }
+
+    /// When the next [`Event::Tick`] is due.
+    #[must_use]
+    pub fn next_due(&self, now: Moment) -> Moment {
+        let channels = self.channels.values().map(Channel::next_due).min().unwrap_or(Moment::NEVER);
+        let rounds = if self.channels.is_empty() { Moment::NEVER } else { self.round_at };
+        let double = self.double.as_ref().map_or(Moment::NEVER, |double| double.until);
+        // While stranded there is nothing to choose: only probes can end it, and they have their own times.
+        let tick = if self.watch.in_flight && !self.stranded { now.after(CIRCUIT_TICK) } else { Moment::NEVER };
+        channels.min(rounds).min(double).min(tick)
+    }
+
+    /// Takes one event and appends what is to be done to `effects`.
+    pub fn on(&mut self, now: Moment, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::ChannelAdded { relay, shares } => self.channel_added(now, relay, shares, effects),
+            Event::ChannelRemoved { relay } => {
+                self.channels.remove(&relay);
+                self.lost(now, relay, MoveReason::Removed, effects);
+            }
+            Event::SessionLost { relay } => {
+                if let Some(channel) = self.channels.get_mut(&relay) {
+                    channel.disconnect(now);
+                    self.lost(now, relay, MoveReason::SessionLost, effects);
+                }
+            }
+            Event::Avoided { relay, avoided } => {
+                if let Some(channel) = self.channels.get_mut(&relay) {
+                    channel.avoided = avoided;
+                    self.leave_last_resort(now, effects);
+                }
+            }
+            Event::Connected => self.connected = true,
+            Event::Tick(figures) => self.tick(now, figures, effects),
+            Event::Echoed { relay, sequence } => self.echoed(now, relay, sequence, effects),
+            Event::Heard { path } => self.heard(now, path, effects),
+            Event::MoveTo { relay, reason } => {
+                if self.path.relay != Some(relay) && self.candidate(now, relay) {
+                    self.take(now, relay, reason, effects);
+                }
+            }
+        }
+        self.tell(now, effects);
+    }
+
+    fn channel_added(&mut self, now: Moment, relay: NodeId, shares: BTreeSet<NodeId>, effects: &mut Vec<Effect>) {
+        // A channel that is opened again has new tokens: what the old one proved no longer counts.
+        self.channels.insert(relay, Channel::new(now, shares));
+        if self.path.relay.is_none() && !self.connected {
+            self.take(now, relay, MoveReason::First, effects);
+        }
+        self.probe_due(now, effects);
+    }
+
+    /// The channel of `relay` is gone or its session is: leaves it at once.
+    fn lost(&mut self, now: Moment, relay: NodeId, reason: MoveReason, effects: &mut Vec<Effect>) {
+        if self.double.as_ref().is_some_and(|double| double.path.relay == Some(relay)) {
+            self.double = None;
+        }
+        if self.path.relay != Some(relay) {
+            return;
+        }
+        match self.best(now, Some(relay)) {
+            Some(to) => self.take(now, to, reason, effects),
+            None => self.strand(now, effects),
+        }
+        if self.path.relay == Some(relay) && !self.channels.contains_key(&relay) {
+            self.path.relay = None;
+        }
+    }
+
+    fn tick(&mut self, now: Moment, figures: Figures, effects: &mut Vec<Effect>) {
+        self.watch_silence(now, figures, effects);
+        let packet_bytes = self.packet_bytes;
+        let mut unanswered = false;
+        for (relay, channel) in &mut self.channels {
+            let lost = channel.expire(now, packet_bytes);
+            unanswered |= lost && self.path.relay == Some(*relay) && channel.missed_in_row() >= PROBE_MISSES_MAX;
+        }
+        if unanswered && self.chooses() && !self.stranded {
+            self.suspect(now, MoveReason::Unanswered, effects);
+        }
+        if self.double.as_ref().is_some_and(|double| double.until <= now) {
+            self.double = None;
+        }
+        self.probe_due(now, effects);
+    }
+
+    /// Whether this end may choose: both once the key is there, before that only the one that dials.
+    fn chooses(&self) -> bool {
+        self.connected || self.me < self.peer
+    }
+
+    fn watch_silence(&mut self, now: Moment, figures: Figures, effects: &mut Vec<Effect>) {
+        let gap = now.since(self.watch.last_tick).min(CIRCUIT_TICK * 2);
+        let began = figures.in_flight && !self.watch.in_flight;
+        self.watch.last_tick = now;
+        self.watch.in_flight = figures.in_flight;
+        if figures.acknowledged != self.watch.acknowledged {
+            self.watch.acknowledged = figures.acknowledged;
+            self.watch.patience = 0;
+            self.stranded = false;
+            if self.double.is_some() && self.moved < now {
+                self.double = None;
+            }
+            self.quiet(now);
+            return;
+        }
+        if !figures.in_flight || began || self.stranded || self.path.relay.is_none() || !self.chooses() {
+            return self.quiet(now);
+        }
+        self.watch.waited += gap;
+        let limit = self.silence_limit(figures.round_trip);
+        if self.watch.waited >= limit {
+            self.suspect(now, MoveReason::Silence, effects);
+        } else if self.watch.waited * 2 >= limit && self.watch.checks < CIRCUIT_CHECKS {
+            self.check(now, effects);
+        }
+    }
+
+    fn quiet(&mut self, now: Moment) {
+        self.watch.waited = Span::ZERO;
+        self.watch.checks = 0;
+        self.watch.since = now;
+    }
+
+    /// How long a silence must last to count.
+    fn silence_limit(&self, measured: Option<Span>) -> Span {
+        let probed = self.path.relay.and_then(|relay| self.channels.get(&relay)).and_then(|channel| channel.round_trip);
+        let round_trip = probed.max(measured).unwrap_or(CIRCUIT_ROUND_TRIP_UNKNOWN);
+        (round_trip * CIRCUIT_SILENCE_ROUND_TRIPS).max(CIRCUIT_SILENCE_MIN) * (1 << self.watch.patience.min(8))
+    }
+
+    /// Half a silence has passed: asks the relay itself, and the one that would be next.
+    fn check(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        self.watch.checks += 1;
+        let current = self.path.relay;
+        if let Some(relay) = current {
+            self.probe(now, relay, None, effects);
+        }
+        if self.watch.checks == 1
+            && let Some(next) = self.best(now, current)
+        {
+            self.probe(now, next, None, effects);
+        }
+    }
+
+    /// The circuit's relay is silent: believes nothing that it has proven, and leaves it if another can take over.
+    fn suspect(&mut self, now: Moment, reason: MoveReason, effects: &mut Vec<Effect>) {
+        let Some(relay) = self.path.relay else { return };
+        let to = self.best(now, Some(relay));
+        if let Some(channel) = self.channels.get_mut(&relay) {
+            channel.distrust(now);
+        }
+        match to {
+            Some(to) => self.take(now, to, reason, effects),
+            None => self.strand(now, effects),
+        }
+    }
+
+    fn strand(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        self.quiet(now);
+        if !self.stranded {
+            self.stranded = true;
+            effects.push(Effect::NoRelay);
+        }
+    }
+
+    fn echoed(&mut self, now: Moment, relay: NodeId, sequence: u64, effects: &mut Vec<Effect>) {
+        let Some(channel) = self.channels.get_mut(&relay) else { return };
+        let before = channel.proven();
+        if !channel.echoed(now, sequence) {
+            return;
+        }
+        let sent_in_silence = channel.proven() > before && channel.proven() >= Some(self.watch.since);
+        if self.stranded() {
+            return self.recover(now, relay, effects);
+        }
+        if self.path.relay == Some(relay) && self.watch.checks > 0 && sent_in_silence {
+            // The relay works, so what is missing was lost or its acknowledgement is late; twice as long next time.
+            self.watch.patience = (self.watch.patience + 1).min(CIRCUIT_PATIENCE_MAX.ilog2());
+            self.quiet(now);
+        }
+        self.leave_last_resort(now, effects);
+        self.look_for_nearer(now, effects);
+    }
+
+    /// A probe came back while no relay carried the circuit.
+    fn recover(&mut self, now: Moment, relay: NodeId, effects: &mut Vec<Effect>) {
+        if !self.candidate(now, relay) || !self.chooses() {
+            return;
+        }
+        if self.path.relay == Some(relay) {
+            self.stranded = false;
+            self.quiet(now);
+            effects.push(Effect::Resend { relay });
+        } else {
+            self.take(now, relay, MoveReason::Returned, effects);
+        }
+    }
+
+    /// The other end sent by a path that is not ours; its authenticity was checked.
+    fn heard(&mut self, now: Moment, path: Path, effects: &mut Vec<Effect>) {
+        let Some(relay) = path.relay else { return };
+        if !self.channels.contains_key(&relay) {
+            return;
+        }
+        let follows = if self.connected {
+            path.generation > self.path.generation
+                || (path.generation == self.path.generation && self.peer < self.me && self.path.relay != Some(relay))
+        } else {
+            path.generation == Generation(0) && self.peer < self.me && self.path.relay != Some(relay)
+        };
+        if !follows {
+            return;
+        }
+        let from = self.path.relay;
+        if path.after_silence
+            && let Some(channel) = from.filter(|from| *from != relay).and_then(|from| self.channels.get_mut(&from))
+        {
+            channel.distrust(now);
+        }
+        self.switch(now, path, MoveReason::Followed, effects);
+    }
+
+    /// This end moves the circuit to `to`.
+    fn take(&mut self, now: Moment, to: NodeId, reason: MoveReason, effects: &mut Vec<Effect>) {
+        // Without the key nobody could check a generation: the other end goes by where packets come from.
+        let generation = if self.connected { self.path.generation.next() } else { self.path.generation };
+        let path = Path { relay: Some(to), generation, after_silence: reason.after_silence() };
+        self.switch(now, path, reason, effects);
+        // Says it at once, also when there is nothing to send.
+        if self.connected {
+            self.probe(now, to, None, effects);
+        }
+    }
+
+    fn switch(&mut self, now: Moment, path: Path, reason: MoveReason, effects: &mut Vec<Effect>) {
+        let old = self.path;
+        let hold = if path.after_silence { Span::ZERO } else { self.hold(old.relay, path.relay) };
+        self.path = path;
+        self.double = None;
+        if path.after_silence
+            && self.connected
+            && old.relay != path.relay
+            && let Some(channel) = old.relay.and_then(|relay| self.channels.get(&relay))
+            && channel.connected
+        {
+            let until = now.after((self.silence_limit(None) * 2).min(CIRCUIT_DOUBLE_MAX));
+            self.double = Some(Double { path: old, until });
+        }
+        self.moved = now;
+        if reason != MoveReason::First {
+            self.moves += 1;
+        }
+        self.stranded = false;
+        self.watch.patience = 0;
+        self.quiet(now);
+        effects.push(Effect::Take(Take { from: old.relay, path, reason, hold }));
+    }
+
+    /// How long the first packets of a faster way wait so that they do not overtake those of the slower one.
+    fn hold(&self, from: Option<NodeId>, to: Option<NodeId>) -> Span {
+        let round_trip =
+            |relay: Option<NodeId>| relay.and_then(|relay| self.channels.get(&relay)).and_then(|it| it.round_trip);
+        match (round_trip(from), round_trip(to)) {
+            (Some(old), Some(new)) => (old.saturating_sub(new) / 2).min(CIRCUIT_HOLD_MAX),
+            _ => Span::ZERO,
+        }
+    }
+
+    /// The relay that would take over from `from`: able to carry the circuit's packets, in another failure domain,
+    /// heard since the silence began, near; in this order.
+    fn best(&self, now: Moment, from: Option<NodeId>) -> Option<NodeId> {
+        let shares = from.and_then(|from| self.channels.get(&from)).map(|channel| &channel.shares);
+        let rank = |relay: NodeId, channel: &Channel| {
+            let shared = shares.is_some_and(|shares| shares.contains(&relay));
+            let unheard = self.watch.waited > Span::ZERO && channel.proven() < Some(self.watch.since);
+            (self.last_resort(channel), shared, unheard, channel.round_trip, relay)
+        };
+        let any = !self.connected && !self.channels.values().any(|channel| channel.candidate(now));
+        self.channels
+            .iter()
+            .filter(|(relay, channel)| {
+                // During the handshake there was hardly time to prove anything: any open channel is worth a try.
+                Some(**relay) != from && (channel.candidate(now) || (any && channel.connected))
+            })
+            .map(|(relay, channel)| rank(*relay, channel))
+            .min()
+            .map(|(.., relay)| relay)
+    }
+
+    fn last_resort(&self, channel: &Channel) -> bool {
+        channel.avoided || channel.carried_bytes < self.packet_bytes
+    }
+
+    /// Leaves a relay that drains, or is too small for the circuit's packets, as soon as a proper one is there.
+    fn leave_last_resort(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        let Some(relay) = self.path.relay.filter(|_| self.connected && !self.stranded) else { return };
+        let Some(current) = self.channels.get(&relay) else { return };
+        if !self.last_resort(current) || (!current.avoided && current.proven().is_none()) {
+            return;
+        }
+        let reason = if current.avoided { MoveReason::Draining } else { MoveReason::TooSmall };
+        if let Some(to) = self.best(now, Some(relay))
+            && self.channels.get(&to).is_some_and(|channel| !self.last_resort(channel))
+        {
+            self.take(now, to, reason, effects);
+        }
+    }
+
+    /// Moves to a relay that is nearer by 30 % and 5 ms over the same moments (RP-12). One end looks, so that two
+    /// views of one difference do not pull at the circuit.
+    fn look_for_nearer(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        let Some(relay) = self.path.relay.filter(|_| self.connected && self.me < self.peer) else { return };
+        if self.stranded || self.watch.checks > 0 || now.since(self.moved) < CIRCUIT_DWELL {
+            return;
+        }
+        let Some(current) = self.channels.get(&relay) else { return };
+        let nearest = self
+            .channels
+            .iter()
+            .filter(|(other, channel)| **other != relay && channel.candidate(now) && !self.last_resort(channel))
+            .filter_map(|(other, channel)| {
+                let (mine, its) = current.compare(channel, PROBE_PAIRS)?;
+                let needed = (mine * NEARER_PERCENT / 100).max(NEARER_SPAN);
+                (mine >= its + needed).then_some((its, *other))
+            })
+            .min();
+        if let Some((_, to)) = nearest {
+            self.take(now, to, MoveReason::Nearer, effects);
+        }
+    }
+
+    /// Sends the probes that are due: a round over all channels, and quick ones.
+    fn probe_due(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        let round = (self.round_at <= now).then(|| {
+            self.round += 1;
+            // A fixed rhythm, but no catching up after a sleep.
+            self.round_at = self.round_at.after(PROBE_INTERVAL).max(now.after(PROBE_INTERVAL / 2));
+            self.round
+        });
+        let stranded = self.stranded();
+        let relays: Vec<NodeId> = self.channels.keys().copied().collect();
+        for relay in relays {
+            let Some(channel) = self.channels.get_mut(&relay) else { continue };
+            if stranded && self.watch.in_flight {
+                channel.burst(now);
+            }
+            let quick = channel.burst_due(now);
+            if !channel.connected || (round.is_none() && !quick) {
+                continue;
+            }
+            self.probe(now, relay, round, effects);
+            if round.is_some_and(|round| round % PROBE_LARGER_ROUNDS == 1) && self.larger_bytes > self.packet_bytes {
+                self.probe_larger(now, relay, effects);
+            }
+        }
+    }
+
+    fn probe(&mut self, now: Moment, relay: NodeId, round: Option<u64>, effects: &mut Vec<Effect>) {
+        let Some(channel) = self.channels.get_mut(&relay) else { return };
+        self.sequence += 1;
+        let bytes = channel.probe_bytes(self.packet_bytes, self.sequence);
+        channel.sent(now, self.sequence, bytes, round, false);
+        effects.push(Effect::Probe { relay, sequence: self.sequence, bytes });
+    }
+
+    fn probe_larger(&mut self, now: Moment, relay: NodeId, effects: &mut Vec<Effect>) {
+        let Some(channel) = self.channels.get_mut(&relay) else { return };
+        self.sequence += 1;
+        channel.sent(now, self.sequence, self.larger_bytes, None, true);
+        effects.push(Effect::Probe { relay, sequence: self.sequence, bytes: self.larger_bytes });
+    }
+
+    /// Tells which relays became candidates or ceased to be.
+    fn tell(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        for (relay, channel) in &mut self.channels {
+            let candidate = channel.candidate(now);
+            if candidate != channel.told {
+                channel.told = candidate;
+                effects.push(match (candidate, channel.round_trip) {
+                    (true, Some(round_trip)) => Effect::Proven { relay: *relay, round_trip },
+                    _ => Effect::Silent { relay: *relay },
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! One flow: pumps an application's TCP connection against a stream of a circuit, half-closes and resets included.
+//!
+//! No buffer is held while a flow is idle. An error is never passed on as an end of file: whatever ends the pump
+//! before both directions have ended cleanly, dropping its future included, resets both sides.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    io::{self, IoSlice},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use postroad_cluster::{
+    limits::{FLOW_CHUNKS, FLOW_COPY_BYTES, FLOW_READ_BYTES},
+    time::{Clock, Moment},
+};
+use quinn::{ReadError, RecvStream, SendStream, StoppedError, VarInt, WriteError};
+
+use crate::network::{TcpRead, TcpStream, TcpWrite};
+
+/// The sending half of a circuit's stream.
+pub type Sender = SendStream;
+
+/// The receiving half of a circuit's stream.
+pub type Receiver = RecvStream;
+
+/// The stream's code for a TCP connection that was reset.
+pub const RESET_BY_APPLICATION: u32 = 0x10;
+
+/// The stream's code for a flow that this node has given up.
+pub const RESET_BY_NODE: u32 = 0x11;
+
+/// What a flow has carried. Cheap to read from anywhere.
+#[derive(Debug)]
+pub struct FlowCounters {
+    clock: Arc<dyn Clock>,
+    began: Moment,
+    sent_bytes: AtomicU64,
+    received_bytes: AtomicU64,
+    last_activity: AtomicU64,
+}
+
+impl FlowCounters {
+    /// The counters of a flow that begins now.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let began = clock.now();
+        let zero = AtomicU64::new(0);
+        Self { clock, began, sent_bytes: zero, received_bytes: AtomicU64::new(0), last_activity: AtomicU64::new(began.0) }
+    }
+
+    /// When the flow began.
+    pub const fn began(&self) -> Moment {
+        self.began
+    }
+
+    /// Bytes from the TCP connection into the circuit.
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes from the circuit into the TCP connection.
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes.load(Ordering::Relaxed)
+    }
+
+    /// When a byte was carried last.
+    pub fn last_activity(&self) -> Moment {
+        Moment(self.last_activity.load(Ordering::Relaxed))
+    }
+
+    fn count(&self, counter: &AtomicU64, bytes: usize) {
+        counter.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.last_activity.store(self.clock.now().0, Ordering::Relaxed);
+    }
+}
+
+/// How a flow ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FlowEnd {
+    /// Both directions ended cleanly, and the other end has everything.
+    Finished,
+    /// The TCP connection was reset or failed; the other end's is reset too.
+    TcpReset(io::ErrorKind),
+    /// The other end reset the flow with this code; the TCP connection is reset too.
+    PeerReset(u64),
+    /// The circuit ended; the TCP connection is reset.
+    CircuitLost(String),
+}
+
+impl FlowEnd {
+    /// The end in one word, for counters.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::TcpReset(_) => "tcp_reset",
+            Self::PeerReset(_) => "peer_reset",
+            Self::CircuitLost(_) => "circuit_lost",
+        }
+    }
+
+    const fn code(&self) -> u32 {
+        match self {
+            Self::TcpReset(_) | Self::PeerReset(_) => RESET_BY_APPLICATION,
+            Self::Finished | Self::CircuitLost(_) => RESET_BY_NODE,
+        }
+    }
+}
+
+impl fmt::Display for FlowEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Finished => f.write_str("both directions ended"),
+            Self::TcpReset(kind) => write!(f, "the local TCP connection was reset ({kind})"),
+            Self::PeerReset(code) => write!(f, "the other end reset the flow (code {code})"),
+            Self::CircuitLost(reason) => write!(f, "the circuit ended: {reason}"),
+        }
+    }
+}
+
+impl From<ReadError> for FlowEnd {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Reset(code) => Self::PeerReset(code.into_inner()),
+            other => Self::CircuitLost(other.to_string()),
+        }
+    }
+}
+
+impl From<WriteError> for FlowEnd {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Stopped(code) => Self::PeerReset(code.into_inner()),
+            other => Self::CircuitLost(other.to_string()),
+        }
+    }
+}
+
+impl From<StoppedError> for FlowEnd {
+    fn from(error: StoppedError) -> Self {
+        Self::CircuitLost(error.to_string())
+    }
+}
+
+/// Both sides of a flow. Dropped before `done` it resets them, since quinn would finish a dropped stream as if all
+/// had been sent.
+struct Sides {
+    read: Box<dyn TcpRead>,
+    write: Box<dyn TcpWrite>,
+    send: SendStream,
+    recv: RecvStream,
+    code: u32,
+    done: bool,
+}
+
+impl Drop for Sides {
+    fn drop(&mut self) {
+        if !self.done {
+            self.write.reset();
+            // Errors say that the stream has ended already.
+            let _ = self.send.reset(VarInt::from_u32(self.code));
+            let _ = self.recv.stop(VarInt::from_u32(self.code));
+        }
+    }
+}
+
+/// Pumps until both directions have ended or one has failed.
+pub async fn pump(tcp: TcpStream, send: SendStream, recv: RecvStream, counters: Arc<FlowCounters>) -> FlowEnd {
+    let TcpStream { read, write, .. } = tcp;
+    let mut sides = Sides { read, write, send, recv, code: RESET_BY_NODE, done: false };
+    let result = {
+        let Sides { read, write, send, recv, .. } = &mut sides;
+        let up = upstream(&mut **read, send, &counters);
+        let down = downstream(recv, &mut **write, &counters);
+        both(up, down).await
+    };
+    let end = result.err().unwrap_or(FlowEnd::Finished);
+    sides.code = end.code();
+    sides.done = end == FlowEnd::Finished;
+    end
+}
+
+/// Waits for both directions, or for the first that fails.
+async fn both(
+    up: impl Future<Output = Result<(), FlowEnd>>,
+    down: impl Future<Output = Result<(), FlowEnd>>,
+) -> Result<(), FlowEnd> {
+    tokio::pin!(up, down);
+    let (mut up_open, mut down_open) = (true, true);
+    while up_open || down_open {
+        tokio::select! {
+            biased;
+            result = &mut up, if up_open => { result?; up_open = false; }
+            result = &mut down, if down_open => { result?; down_open = false; }
+        }
+    }
+    Ok(())
+}
+
+fn tcp_reset(error: &io::Error) -> FlowEnd {
+    FlowEnd::TcpReset(error.kind())
+}
+
+/// From the TCP connection into the circuit.
+async fn upstream(read: &mut dyn TcpRead, send: &mut SendStream, counters: &FlowCounters) -> Result<(), FlowEnd> {
+    let stopped = send.stopped();
+    tokio::pin!(stopped);
+    let mut buffer = BytesMut::new();
+    loop {
+        let readable = tokio::select! {
+            biased;
+            code = &mut stopped => return Err(code?.map_or(FlowEnd::Finished, |code| FlowEnd::PeerReset(code.into_inner()))),
+            readable = poll_fn(|context| read.poll_readable(context)) => readable,
+        };
+        readable.map_err(|error| tcp_reset(&error))?;
+        // The buffer lives only as long as there is something to read.
+        loop {
+            buffer.resize(FLOW_READ_BYTES, 0);
+            match read.try_read(&mut buffer) {
+                Ok(0) => {
+                    drop(buffer);
+                    // An error says that the peer has stopped the stream, which `stopped` tells better.
+                    let _ = send.finish();
+                    return match stopped.await? {
+                        Some(code) => Err(FlowEnd::PeerReset(code.into_inner())),
+                        None => Ok(()),
+                    };
+                }
+                Ok(count) => {
+                    let chunk = take(&mut buffer, count);
+                    send.write_chunk(chunk).await?;
+                    counters.count(&counters.sent_bytes, count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(tcp_reset(&error)),
+            }
+        }
+        buffer = BytesMut::new();
+    }
+}
+
+/// The first `count` bytes of the buffer. Few are copied, so that the large buffer serves again; many are split off.
+fn take(buffer: &mut BytesMut, count: usize) -> Bytes {
+    if count < FLOW_COPY_BYTES { Bytes::copy_from_slice(&buffer[..count]) } else { buffer.split_to(count).freeze() }
+}
+
+/// From the circuit into the TCP connection.
+async fn downstream(recv: &mut RecvStream, write: &mut dyn TcpWrite, counters: &FlowCounters) -> Result<(), FlowEnd> {
+    loop {
+        let mut chunks: [Bytes; FLOW_CHUNKS] = std::array::from_fn(|_| Bytes::new());
+        let count = tokio::select! {
+            biased;
+            count = recv.read_chunks(&mut chunks) => count?,
+            // There is nothing to write, so that a reset would go unnoticed.
+            () = poll_fn(|context| write.poll_closed(context)) => {
+                return Err(FlowEnd::TcpReset(io::ErrorKind::ConnectionReset));
+            }
+        };
+        let Some(count) = count else {
+            return poll_fn(|context| write.poll_shutdown(context)).await.map_err(|error| tcp_reset(&error));
+        };
+        write_all(write, &mut chunks[..count], counters).await?;
+    }
+}
+
+/// Writes every chunk, as many as possible in one call.
+async fn write_all(write: &mut dyn TcpWrite, chunks: &mut [Bytes], counters: &FlowCounters) -> Result<(), FlowEnd> {
+    let mut first = 0;
+    loop {
+        while chunks.get(first).is_some_and(Bytes::is_empty) {
+            first += 1;
+        }
+        if first == chunks.len() {
+            return Ok(());
+        }
+        let mut slices = [IoSlice::new(&[]); FLOW_CHUNKS];
+        let used = chunks.len() - first;
+        for (slice, chunk) in slices.iter_mut().zip(&chunks[first..]) {
+            *slice = IoSlice::new(chunk);
+        }
+        let written = poll_fn(|context| write.poll_write(context, &slices[..used])).await;
+        let mut written = written.map_err(|error| tcp_reset(&error))?;
+        if written == 0 {
+            return Err(FlowEnd::TcpReset(io::ErrorKind::WriteZero));
+        }
+        counters.count(&counters.received_bytes, written);
+        for chunk in &mut chunks[first..] {
+            let part = written.min(chunk.len());
+            chunk.advance(part);
+            written -= part;
+        }
+    }
+}

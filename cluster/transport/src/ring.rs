@@ -1,0 +1,222 @@
+//! The newest datagrams of a circuit, already encrypted, to be sent again after a silence and before anything new.
+
+use std::collections::VecDeque;
+
+use postroad_cluster::{
+    limits::{RING_BYTES_MAX, RING_DATAGRAMS_MIN},
+    time::{Moment, Span},
+};
+use quinn::udp::EcnCodepoint;
+
+use crate::packet::HEADER_BYTES;
+
+/// Buffers kept for the next sends of a circuit.
+const SPARE_BUFFERS_MAX: usize = 8;
+
+/// Datagrams of one send, each with room for the header in front.
+#[derive(Debug)]
+pub struct Entry {
+    /// The datagrams, `stride` apart, the last may be shorter.
+    pub data: Vec<u8>,
+    /// The distance of datagrams.
+    pub stride: usize,
+    /// Congestion marks.
+    pub ecn: Option<EcnCodepoint>,
+    /// The number of the last QUIC packet in it.
+    pub number: u64,
+    /// When it was first sent.
+    pub at: Moment,
+}
+
+impl Entry {
+    /// How many datagrams it holds.
+    #[must_use]
+    pub fn datagrams(&self) -> usize {
+        self.data.len().div_ceil(self.stride.max(1))
+    }
+
+    /// Puts `header` in front of every datagram.
+    pub fn set_header(&mut self, header: &[u8; HEADER_BYTES]) {
+        for datagram in self.data.chunks_mut(self.stride.max(1)) {
+            if let Some(room) = datagram.first_chunk_mut() {
+                *room = *header;
+            }
+        }
+    }
+}
+
+/// The ring of one circuit.
+#[derive(Debug, Default)]
+pub struct Ring {
+    entries: VecDeque<Entry>,
+    /// How many entries at the end are still to be sent, or sent again.
+    pending: usize,
+    bytes: usize,
+    datagrams: usize,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Ring {
+    /// An empty buffer, if possible a used one.
+    pub fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Returns a buffer that was not needed.
+    pub fn give_back(&mut self, mut buffer: Vec<u8>) {
+        if self.spare.len() < SPARE_BUFFERS_MAX {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+
+    /// Whether something waits to be sent.
+    #[must_use]
+    pub const fn has_pending(&self) -> bool {
+        self.pending > 0
+    }
+
+    /// Datagrams and bytes that wait to be sent.
+    #[must_use]
+    pub fn pending(&self) -> (usize, usize) {
+        let waiting = self.entries.iter().skip(self.entries.len() - self.pending);
+        waiting.fold((0, 0), |(datagrams, bytes), entry| (datagrams + entry.datagrams(), bytes + entry.data.len()))
+    }
+
+    /// Bytes held.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds what was just sent, or with `pending` what is still to be sent. Returns how many datagrams that were
+    /// never sent had to be forgotten, since the ring is full.
+    pub fn push(&mut self, entry: Entry, pending: bool) -> usize {
+        self.bytes += entry.data.len();
+        self.datagrams += entry.datagrams();
+        self.entries.push_back(entry);
+        self.pending += usize::from(pending);
+        let mut forgotten = 0;
+        while self.bytes > RING_BYTES_MAX && self.entries.len() > 1 {
+            if self.pending == self.entries.len() {
+                self.pending -= 1;
+                forgotten += self.entries.front().map_or(0, Entry::datagrams);
+            }
+            self.forget_oldest();
+        }
+        forgotten
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(entry) = self.entries.pop_front() {
+            self.bytes -= entry.data.len();
+            self.datagrams -= entry.datagrams();
+            self.give_back(entry.data);
+        }
+    }
+
+    /// Forgets what is older than `age` or acknowledged, but keeps the newest 64 datagrams whatever their age.
+    pub fn prune(&mut self, now: Moment, age: Span, acknowledged: Option<u64>) {
+        while let Some(oldest) = self.entries.front() {
+            let done = now.since(oldest.at) > age || acknowledged.is_some_and(|number| oldest.number <= number);
+            let kept = self.datagrams - oldest.datagrams();
+            if !done || kept < RING_DATAGRAMS_MIN || self.pending == self.entries.len() {
+                return;
+            }
+            self.forget_oldest();
+        }
+    }
+
+    /// Makes everything that is not acknowledged pending again, in its order. Returns how many datagrams that is.
+    pub fn rewind(&mut self, acknowledged: Option<u64>) -> usize {
+        let open = |entry: &Entry| acknowledged.is_none_or(|number| entry.number > number);
+        let first = self.entries.iter().position(open).unwrap_or(self.entries.len());
+        self.pending = self.pending.max(self.entries.len() - first);
+        self.pending().0
+    }
+
+    /// What is to be sent next. What was acknowledged meanwhile is passed over.
+    pub fn next_pending(&mut self, acknowledged: Option<u64>) -> Option<&mut Entry> {
+        while self.pending > 0 {
+            let place = self.entries.len() - self.pending;
+            if acknowledged.is_none_or(|number| self.entries[place].number > number) {
+                return self.entries.get_mut(place);
+            }
+            self.pending -= 1;
+        }
+        None
+    }
+
+    /// What [`Ring::next_pending`] returned has been sent.
+    pub const fn advance(&mut self) {
+        self.pending = self.pending.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(number: u64, at_ms: u64, datagrams: usize) -> Entry {
+        let stride = HEADER_BYTES + 100;
+        let at = Moment::ZERO.after(Span::from_millis(at_ms));
+        Entry { data: vec![number as u8; stride * datagrams], stride, ecn: None, number, at }
+    }
+
+    fn drain(ring: &mut Ring, acknowledged: Option<u64>) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        while let Some(entry) = ring.next_pending(acknowledged) {
+            numbers.push(entry.number);
+            ring.advance();
+        }
+        numbers
+    }
+
+    #[test]
+    fn what_is_not_acknowledged_goes_again_in_order_before_anything_new() {
+        let mut ring = Ring::default();
+        for number in 1..=5 {
+            assert_eq!(ring.push(entry(number, number, 1), false), 0);
+        }
+        assert_eq!(ring.rewind(Some(2)), 3);
+        ring.push(entry(6, 6, 1), true);
+        assert_eq!(drain(&mut ring, Some(2)), [3, 4, 5, 6]);
+        assert!(!ring.has_pending());
+        // What is acknowledged while it waits is passed over.
+        ring.rewind(Some(2));
+        assert_eq!(drain(&mut ring, Some(4)), [5, 6]);
+    }
+
+    #[test]
+    fn the_newest_64_datagrams_stay_whatever_their_age() {
+        let mut ring = Ring::default();
+        for number in 0..200 {
+            ring.push(entry(number, 0, 1), false);
+        }
+        ring.prune(Moment::ZERO.after(Span::from_secs(60)), Span::from_secs(1), None);
+        assert_eq!(ring.rewind(None), RING_DATAGRAMS_MIN);
+        assert_eq!(drain(&mut ring, None).first(), Some(&136));
+    }
+
+    #[test]
+    fn bytes_are_bounded_and_what_was_never_sent_is_counted_when_forgotten() {
+        let mut ring = Ring::default();
+        let mut forgotten = 0;
+        for number in 0..10_000 {
+            forgotten += ring.push(entry(number, 0, 10), true);
+            assert!(ring.bytes() <= RING_BYTES_MAX);
+        }
+        assert_eq!(forgotten + ring.pending().0, 100_000);
+    }
+
+    #[test]
+    fn headers_go_before_every_datagram() {
+        let mut entry = entry(1, 0, 3);
+        entry.data.truncate(2 * entry.stride + HEADER_BYTES + 3);
+        entry.set_header(&[9; HEADER_BYTES]);
+        for datagram in entry.data.chunks(entry.stride) {
+            assert!(datagram[..HEADER_BYTES].iter().all(|byte| *byte == 9));
+            assert!(datagram[HEADER_BYTES..].iter().all(|byte| *byte == 1));
+        }
+    }
+}
