@@ -1,1 +1,32 @@
+//! Who may speak: keys, certificates, signatures and tokens. The only crate that vouches for a `Verified<T>`.
+//!
+//! - [`key`]: Ed25519 keys and fingerprints
+//! - [`authority`]: the offline root of a cluster, and the sealed file it is kept in
+//! - [`issuer`]: a control node's own issuing key, which certifies nodes
+//! - [`identity`]: what a certificate says about a node
+//! - [`anchors`]: whom a node trusts, and the check of a chain
+//! - [`token`]: the one-time secret of a joiner
+//! - [`signed`]: signed content of any kind
+//! - [`error`]: every refusal, its code and its sentence
 
+pub mod anchors;
+pub mod authority;
+mod certificate;
+pub mod error;
+pub mod identity;
+pub mod issuer;
+pub mod key;
+pub mod signed;
+pub mod token;
+
+#[cfg(test)]
+mod fixture;
+
+pub use anchors::{Anchors, SnapshotKey, verify_joined};
+pub use authority::Authority;
+pub use error::TrustError;
+pub use identity::{PeerIdentity, Serial, read_identity};
+pub use issuer::{Issuer, Subject};
+pub use key::{Fingerprint, PublicKey, SigningKey, sha256, verify_signature};
+pub use signed::Signed;
+pub use token::{JoinSecret, TokenVerifier};
