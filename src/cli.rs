@@ -44,6 +44,7 @@ pub struct Cli {
 /// Flags of every command.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Flags of every command")]
+#[allow(clippy::doc_markdown, reason = "people read these as help, where backticks are noise")]
 pub struct Global {
     /// Answer in JSON, for scripts
     #[arg(long, global = true, display_order = 900)]
@@ -130,7 +131,7 @@ pub fn main() -> ExitCode {
         Err(error) => return output::wrong_line(&error, line.iter().any(|word| word == "--json")),
     };
     let context = Context { style: Style::of_terminal(), global: cli.global };
-    output::say(cli.noun.run(&context), context.global.json, context.style)
+    output::say(&cli.noun.run(&context), context.global.json)
 }
 
 #[cfg(test)]

@@ -125,7 +125,10 @@ impl Sleepers {
         if deadline == Moment::NEVER {
             return;
         }
-        let at = Timespec { tv_sec: (deadline.0 / 1_000_000_000) as i64, tv_nsec: (deadline.0 % 1_000_000_000) as i64 };
+        let at = Timespec {
+            tv_sec: (deadline.0 / 1_000_000_000).cast_signed(),
+            tv_nsec: (deadline.0 % 1_000_000_000).cast_signed(),
+        };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
         timerfd_settime(self.timer.get_ref(), TimerfdTimerFlags::ABSTIME, &once)
             .expect("a timerfd of ours takes every absolute time");

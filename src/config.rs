@@ -291,10 +291,11 @@ fn unknown_variables(sources: &Sources) -> Vec<String> {
 
 fn invalid(complaints: &[Complaint]) -> Failure {
     let shown = complaints.iter().take(CONFIG_ERRORS_MAX);
-    let mut message = shown.clone().map(Complaint::to_string).collect::<Vec<_>>().join("\n");
+    let mut lines: Vec<String> = shown.clone().map(Complaint::to_string).collect();
     if complaints.len() > CONFIG_ERRORS_MAX {
-        message.push_str(&format!("\nand {} more", complaints.len() - CONFIG_ERRORS_MAX));
+        lines.push(format!("and {} more", complaints.len() - CONFIG_ERRORS_MAX));
     }
+    let message = lines.join("\n");
     let details = shown.map(Complaint::json).collect::<Vec<_>>();
     let failure =
         Failure::failed("CONFIG_INVALID", message).details(json!({ "errors": details, "count": complaints.len() }));

@@ -43,8 +43,7 @@ fn the_program_says_of_each_case_what_is_written_beside_it() {
         let expected = fs::read_to_string(path.with_extension("expected")).unwrap();
         let output = postroad(&["config", "check", name]);
         let said = [output.stdout, output.stderr].concat();
-        let said: String =
-            String::from_utf8(said).unwrap().lines().map(|line| format!("{}\n", line.trim_end())).collect();
+        let said: String = String::from_utf8(said).unwrap().lines().flat_map(|line| [line.trim_end(), "\n"]).collect();
         assert_eq!(said, expected, "{name}");
         assert_eq!(output.status.code(), Some(i32::from(!name.starts_with("good"))), "{name}");
         seen += 1;
@@ -101,8 +100,8 @@ fn a_variable_that_sets_nothing_is_warned_about() {
 
 #[test]
 fn many_errors_are_cut_at_twenty_and_counted() {
-    let mut text = String::from("[link]\n");
-    (0..50).for_each(|number| text.push_str(&format!("zzz{number} = 1\n")));
+    let keys: Vec<String> = (0..50).map(|number| format!("zzz{number} = 1")).collect();
+    let text = format!("[link]\n{}", keys.join("\n"));
     let failure = load(&text, &[]).unwrap_err();
     assert_eq!(failure.details["errors"].as_array().unwrap().len(), 20);
     assert!(failure.message.ends_with("and 30 more"), "{}", failure.message);

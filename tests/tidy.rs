@@ -145,7 +145,7 @@ fn shape(source: &Source) -> Vec<Breach> {
 }
 
 fn selects(source: &Source) -> Vec<Breach> {
-    let code: String = source.lines.iter().map(|line| format!("{}\n", line.code)).collect();
+    let code: String = source.lines.iter().flat_map(|line| [line.code.as_str(), "\n"]).collect();
     let mut found = Vec::new();
     for (at, _) in code.match_indices("select!") {
         let body = code[at + "select!".len()..].trim_start().trim_start_matches(['{', '(']).trim_start();

@@ -91,12 +91,12 @@ impl Style {
 
 /// Says what came of a command. JSON goes to standard output whatever came of it, so that a script reads one stream;
 /// failures and warnings for people go to standard error.
-pub fn say(result: Result<Output, Failure>, json: bool, _style: Style) -> ExitCode {
-    let exit = match &result {
+pub fn say(result: &Result<Output, Failure>, json: bool) -> ExitCode {
+    let exit = match result {
         Ok(output) => output.exit,
         Err(failure) => failure.exit,
     };
-    let written = match &result {
+    let written = match result {
         Ok(output) if json => line(io::stdout(), &output.envelope().to_string()),
         Err(failure) if json => line(io::stdout(), &failure.envelope().to_string()),
         Ok(output) => output
@@ -128,7 +128,7 @@ pub(super) fn wrong_line(error: &clap::Error, json: bool) -> ExitCode {
     let text = error.to_string();
     let first = text.lines().next().unwrap_or_default();
     let failure = Failure::wrong_use(first.strip_prefix("error: ").unwrap_or(first)).hint("postroad --help");
-    say(Err(failure), true, Style::default())
+    say(&Err(failure), true)
 }
 
 fn line(mut stream: impl Write, text: &str) -> io::Result<()> {

@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn moments_look_both_ways() {
         let now = WallTime(1_000_000_000);
-        assert_eq!(moment(now.before(Duration::from_secs(180)), now), "3 min ago");
+        assert_eq!(moment(now.before(Duration::from_mins(3)), now), "3 min ago");
         assert_eq!(moment(now.after(Duration::from_secs(30)), now), "in 30 s");
         assert_eq!(moment(now, now), "now");
     }

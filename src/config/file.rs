@@ -69,18 +69,17 @@ impl Reader<'_> {
 
     fn keys(&mut self, section: &'static str, table: &dyn TableLike) {
         for (name, item) in table.iter() {
-            match keys::find(section, name) {
-                Some(key) => self.value(key, item),
-                None => {
-                    let known = keys::KEYS.iter().filter(|key| key.section == section).map(|key| key.name);
-                    let meant = match keys::nearest(name, known.clone()) {
-                        Some(nearest) => format!("; did you mean {nearest}?"),
-                        None if !elsewhere(name).is_empty() => elsewhere(name),
-                        None => format!("; [{section}] has {}", known.collect::<Vec<_>>().join(", ")),
-                    };
-                    self.complain(&key_span(table, name, item), format!("{section}.{name} is unknown{meant}"), "");
-                }
-            }
+            let Some(key) = keys::find(section, name) else {
+                let known = keys::KEYS.iter().filter(|key| key.section == section).map(|key| key.name);
+                let meant = match keys::nearest(name, known.clone()) {
+                    Some(nearest) => format!("; did you mean {nearest}?"),
+                    None if !elsewhere(name).is_empty() => elsewhere(name),
+                    None => format!("; [{section}] has {}", known.collect::<Vec<_>>().join(", ")),
+                };
+                self.complain(&key_span(table, name, item), format!("{section}.{name} is unknown{meant}"), "");
+                continue;
+            };
+            self.value(key, item);
         }
     }
 

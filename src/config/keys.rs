@@ -279,7 +279,7 @@ pub fn example() -> String {
          # flags before both. What concerns the whole cluster is not here: the cluster agrees on it.\n",
     );
     for section in sections() {
-        text.push_str(&format!("\n[{section}]\n"));
+        text.extend(["\n[", section, "]\n"]);
         for key in KEYS.iter().filter(|key| key.section == section) {
             let none = if key.default.is_none() { " There is no default." } else { "" };
             let left_out = if key.says.contains("Left out") { "" } else { none };
@@ -289,10 +289,8 @@ pub fn example() -> String {
             }
             comment(&mut text, &format!("Why: {}.", key.why));
             let value = key.default.unwrap_or(key.example);
-            match key.kind {
-                Kind::Number { .. } => text.push_str(&format!("#{} = {value}\n", key.name)),
-                _ => text.push_str(&format!("#{} = {value:?}\n", key.name)),
-            }
+            let quote = if matches!(key.kind, Kind::Number { .. }) { "" } else { "\"" };
+            text.extend(["#", key.name, " = ", quote, value, quote, "\n"]);
         }
     }
     text

@@ -1,20 +1,20 @@
 //! The rules as data: who may import whom, which words are banned where, what may not be left in a file.
 
 /// A crate of ours, or a library that lives in one place.
-pub struct Import {
+pub(crate) struct Import {
     /// The crate as Cargo spells it.
-    pub library: &'static str,
+    pub(crate) library: &'static str,
     /// Beginnings of paths that may name it.
-    pub allowed: &'static [&'static str],
+    pub(crate) allowed: &'static [&'static str],
     /// Why only these.
-    pub why: &'static str,
+    pub(crate) why: &'static str,
 }
 
 /// What the program and its tests are made of.
 const PRODUCT: &[&str] = &["src/", "tests/", "Cargo.toml"];
 
 /// Who may name which library, outside tests. Whatever is not here may be named by all.
-pub const IMPORTS: &[Import] = &[
+pub(crate) const IMPORTS: &[Import] = &[
     Import {
         library: "postroad-trust",
         allowed: &["cluster/trust/", "cluster/transport/", "actors/", "simulations/", "src/", "tests/", "Cargo.toml"],
@@ -95,24 +95,24 @@ pub const IMPORTS: &[Import] = &[
 ];
 
 /// Crates whose types reach a port's own signature: the port re-exports just these paths.
-pub const EXCEPTIONS: &[(&str, &str)] = &[("quinn::udp", "src/net"), ("quinn::udp", "simulations/src/net")];
+pub(crate) const EXCEPTIONS: &[(&str, &str)] = &[("quinn::udp", "src/net"), ("quinn::udp", "simulations/src/net")];
 
 /// Manifests that name a library only for such an exception.
-pub const MANIFEST_EXCEPTIONS: &[(&str, &str)] =
+pub(crate) const MANIFEST_EXCEPTIONS: &[(&str, &str)] =
     &[("quinn", "Cargo.toml"), ("quinn", "simulations/Cargo.toml"), ("quinn-udp", "simulations/Cargo.toml")];
 
 /// Words that code may not contain, and where.
-pub struct Ban {
+pub(crate) struct Ban {
     /// The word, as code.
-    pub word: &'static str,
+    pub(crate) word: &'static str,
     /// Beginnings of paths where it is banned.
-    pub within: &'static [&'static str],
+    pub(crate) within: &'static [&'static str],
     /// Beginnings of paths that are excepted.
-    pub except: &'static [&'static str],
+    pub(crate) except: &'static [&'static str],
     /// Why.
-    pub why: &'static str,
+    pub(crate) why: &'static str,
     /// What to do instead.
-    pub instead: &'static str,
+    pub(crate) instead: &'static str,
 }
 
 /// Every crate that the simulation links.
@@ -124,7 +124,7 @@ const ONE_SEED: &str = "one seed would no longer be one world";
 const CLOCK: &str = "take `now` as an argument, or the clock port";
 
 /// Banned words.
-pub const BANS: &[Ban] = &[
+pub(crate) const BANS: &[Ban] = &[
     Ban { word: "tokio::fs", within: SIMULATED, except: NOWHERE, why: ONE_SEED, instead: "use the disk port" },
     Ban { word: "std::fs", within: SIMULATED, except: &["simulations/"], why: ONE_SEED, instead: "use the disk port" },
     Ban { word: "tokio::net", within: SIMULATED, except: NOWHERE, why: ONE_SEED, instead: "use the network port" },
@@ -246,7 +246,7 @@ pub const BANS: &[Ban] = &[
 ];
 
 /// What may stand nowhere in a file, be it code or not; `except` are the rules and their own tests.
-pub const LEFT_OVER: &[(&str, &str, &str)] = &[
+pub(crate) const LEFT_OVER: &[(&str, &str, &str)] = &[
     ("TODO", "unfinished work hides in comments", "do it, or write an issue"),
     ("FIXME", "unfinished work hides in comments", "do it, or write an issue"),
     ("XXX", "unfinished work hides in comments", "do it, or write an issue"),
@@ -260,16 +260,16 @@ pub const LEFT_OVER: &[(&str, &str, &str)] = &[
 ];
 
 /// Files that must name what is banned.
-pub const RULE_FILES: &[&str] = &["tests/tidy.rs", "tests/tidy/"];
+pub(crate) const RULE_FILES: &[&str] = &["tests/tidy.rs", "tests/tidy/"];
 
 /// The longest file, its tests apart.
-pub const LINES_MAX: usize = 500;
+pub(crate) const LINES_MAX: usize = 500;
 
 /// Files that are one long list, which nobody reads from top to bottom.
-pub const LISTS: &[&str] = &["cluster/src/limits.rs"];
+pub(crate) const LISTS: &[&str] = &["cluster/src/limits.rs"];
 
 /// The requirements that exist: prefix, highest number, and the numbers below it that were never given.
-pub const REQUIREMENTS: &[(&str, u32, &[u32])] = &[
+pub(crate) const REQUIREMENTS: &[(&str, u32, &[u32])] = &[
     ("RP", 71, &[19, 23, 63, 67]),
     ("AV", 65, &[8, 9, 18, 19, 28, 39, 48, 49, 56, 57, 58, 59]),
     ("MH", 26, &[3, 4, 5, 6, 7, 8, 9, 17, 19]),

@@ -6,23 +6,23 @@ use std::{
 };
 
 /// One line.
-pub struct Line {
+pub(crate) struct Line {
     /// From 1.
-    pub number: usize,
+    pub(crate) number: usize,
     /// As written.
-    pub raw: String,
+    pub(crate) raw: String,
     /// With comments and the content of texts replaced by spaces.
-    pub code: String,
+    pub(crate) code: String,
     /// Whether it belongs to a test.
-    pub test: bool,
+    pub(crate) test: bool,
 }
 
 /// One file, by its path from the workspace's root.
-pub struct Source {
+pub(crate) struct Source {
     /// With `/` between its parts.
-    pub path: String,
+    pub(crate) path: String,
     /// All lines.
-    pub lines: Vec<Line>,
+    pub(crate) lines: Vec<Line>,
 }
 
 /// Directories that are not ours or not written by hand.
@@ -33,7 +33,7 @@ const READ: &[&str] = &["rs", "toml", "md", "sh", "yml", "yaml"];
 
 impl Source {
     /// A file from its content. A file that is a test as a whole is known by its place, or named in `test_modules`.
-    pub fn new(path: &str, text: &str, test_modules: &[String]) -> Self {
+    pub(crate) fn new(path: &str, text: &str, test_modules: &[String]) -> Self {
         let code =
             if Path::new(path).extension().is_some_and(|end| end == "rs") { blank(text) } else { text.to_owned() };
         let whole = path.split('/').any(|part| part == "tests" || part == "benches" || part == "tests.rs")
@@ -50,13 +50,13 @@ impl Source {
     }
 
     /// Whether it is Rust.
-    pub fn is_rust(&self) -> bool {
-        self.path.ends_with(".rs")
+    pub(crate) fn is_rust(&self) -> bool {
+        Path::new(&self.path).extension().is_some_and(|end| end == "rs")
     }
 }
 
 /// Every file of the workspace at `root` that the rules read.
-pub fn all(root: &Path) -> Vec<Source> {
+pub(crate) fn all(root: &Path) -> Vec<Source> {
     let mut paths = Vec::new();
     walk(root, &mut paths);
     paths.sort();
@@ -121,7 +121,7 @@ fn test_spans(code: &str) -> Vec<std::ops::RangeInclusive<usize>> {
 }
 
 /// `text` with comments and the content of texts and characters replaced by spaces; lines stay where they are.
-pub fn blank(text: &str) -> String {
+pub(crate) fn blank(text: &str) -> String {
     let letters: Vec<char> = text.chars().collect();
     let mut code = String::with_capacity(text.len());
     let mut at = 0;
@@ -149,7 +149,7 @@ pub fn blank(text: &str) -> String {
 }
 
 /// Whether a letter may stand in a name.
-pub fn in_word(letter: char) -> bool {
+pub(crate) fn in_word(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
 }
 
