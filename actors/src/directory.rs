@@ -18,7 +18,6 @@ use postroad_cluster::{
     supervision::Exit,
     time::{Clock, Entropy, Span},
 };
-use ractor::ActorCell;
 
 use crate::{
     handle::{Handle, Slot},
@@ -59,8 +58,6 @@ pub(crate) trait Occupant: Send + Sync {
     fn state(&self) -> Option<StateView>;
     fn state_at(&self, number: u64) -> Result<serde_json::Value, ReplayError>;
     fn journal(&self, most: usize) -> Vec<JournalView>;
-    /// Whether its last incarnation is this ractor actor.
-    fn is(&self, cell: &ActorCell) -> bool;
     /// How its last incarnation ended, if it did.
     fn exit(&self) -> Option<Exit>;
     fn ask_to_stop(&self);
@@ -217,13 +214,15 @@ impl Directory {
             .as_ref()
             .and_then(|record| record.occupant.clone().as_any().downcast::<Slot<B, R>>().ok())
             .unwrap_or_else(|| Arc::new(new()));
-        let children = known.as_ref().map(|record| record.place.children.clone()).unwrap_or_default();
-        let annex = known.and_then(|record| record.annex);
+        let last = known.as_ref().map(|record| record.place.clone()).unwrap_or_default();
         if let Some(parent) = supervisor.as_ref().and_then(|supervisor| table.records.get_mut(supervisor)) {
-            parent.place.children.retain(|_, child| child != path);
+            if parent.place.children.get(&last.order).is_some_and(|child| child == path) {
+                parent.place.children.remove(&last.order);
+            }
             parent.place.children.insert(order, path.clone());
         }
-        let place = Place { supervisor, order, children };
+        let annex = known.and_then(|record| record.annex);
+        let place = Place { supervisor, order, children: last.children };
         table.records.insert(path.clone(), Record { occupant: slot.clone(), place, annex });
         slot
     }
@@ -245,8 +244,11 @@ impl Directory {
         let mut gone = Vec::new();
         let mut table = lock(&self.0.table);
         let under = format!("{path}/");
-        let below: Vec<Arc<str>> =
-            table.records.range::<str, _>((Bound::Included(under.as_str()), Bound::Unbounded)).map(|(path, _)| path.clone()).collect();
+        let below: Vec<Arc<str>> = table
+            .records
+            .range::<str, _>((Bound::Included(under.as_str()), Bound::Unbounded))
+            .map(|(path, _)| path.clone())
+            .collect();
         for path in below.into_iter().take_while(|path| path.starts_with(&under)) {
             table.post_mortems.retain(|dead| *dead != path);
             gone.extend(table.records.remove(&path));

@@ -12,7 +12,7 @@ use postroad_cluster::{
 };
 use tokio::sync::oneshot;
 
-pub(crate) use self::slot::{Message, Slot};
+pub(crate) use self::slot::{Ended, Message, Report, Slot};
 use crate::{directory::Directory, journal::ReplayError, mailbox::Fired};
 
 /// Why an event was not taken.
@@ -122,7 +122,11 @@ impl fmt::Display for AskError {
                 write!(f, "{path} ended before it answered; whether it acted is unknown. Look, then ask again")
             }
             Self::Expired { path, within } => {
-                write!(f, "{path} did not answer within {} ms; it may still act. Look, then ask again", within.as_millis())
+                write!(
+                    f,
+                    "{path} did not answer within {} ms; it may still act. Look, then ask again",
+                    within.as_millis()
+                )
             }
         }
     }
@@ -261,7 +265,6 @@ impl<B: Behavior, R: Send + 'static> Handle<B, R> {
     }
 
     /// Gives `reply` to the asker `id`; false if it no longer waits.
-    #[expect(clippy::must_use_candidate, reason = "whoever stopped waiting does not matter to an actor")]
     pub fn reply(&self, id: ReplyId, reply: R) -> bool {
         self.slot.reply(id, reply)
     }
@@ -315,6 +318,11 @@ impl<B: Behavior, R: Send + 'static> Handle<B, R> {
                 me.fail(format!("a task of it failed: {error}"));
             }
         })
+    }
+
+    /// The actor counts as started from now on; see [`Performer::says_when_ready`](crate::shell::Performer::says_when_ready).
+    pub fn ready(&self) {
+        self.slot.ready(self.incarnation);
     }
 
     /// Lets the actor end normally after the present event.

@@ -343,10 +343,7 @@ mod tests {
         assert_eq!(actor.journal.replay(3).unwrap(), actor.state);
         actor.take(Add::Number(4));
         assert_eq!(actor.journal.replay(2).unwrap(), actor.states[2]);
-        assert_eq!(
-            actor.journal.replay(3),
-            Err(ReplayError::Failed { number: 3, error: "poison".to_owned() })
-        );
+        assert_eq!(actor.journal.replay(3), Err(ReplayError::Failed { number: 3, error: "poison".to_owned() }));
         assert_eq!(actor.journal.replay(4).unwrap(), actor.state);
     }
 

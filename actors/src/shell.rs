@@ -17,7 +17,7 @@ use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::task::JoinHandle;
 
 use crate::{
-    handle::{Handle, Message, Slot, Speaking},
+    handle::{Handle, Message, Report, Slot, Speaking},
     journal::panic_text,
     mailbox::Bounds,
 };
@@ -36,6 +36,11 @@ pub trait Performer<B: Behavior>: Send + 'static {
         None
     }
 
+    /// Whether the actor counts as started, so that the next child starts, only once it calls [`Handle::ready`].
+    fn says_when_ready(&self) -> bool {
+        false
+    }
+
     /// The last event of an incarnation that is asked to stop; with it, the actor has to end by [`Handle::stop`], within
     /// the time of its rule. Without it, the actor ends after its present event.
     fn farewell(&self) -> Option<B::Event> {
@@ -52,21 +57,13 @@ pub trait Performer<B: Behavior>: Send + 'static {
         serde_json::Value::Null
     }
 
-    /// A child of this actor has ended; the event that tells the behavior. Only supervisors have children.
-    fn child_ended(&mut self, _child: &ChildEnded) -> Option<B::Event> {
-        None
+    /// Children of this actor have ended; the events that tell the behavior. Only supervisors have children.
+    fn children_ended(&mut self) -> Vec<B::Event> {
+        Vec::new()
     }
 
     /// The actor has failed: its children must end with it.
     fn abandon(&mut self) {}
-}
-
-/// A child that has ended.
-#[derive(Debug)]
-pub struct ChildEnded {
-    pub(crate) cell: ActorCell,
-    /// What ractor knows of a failure.
-    pub(crate) error: Option<String>,
 }
 
 /// What an incarnation starts with.
@@ -74,17 +71,25 @@ pub(crate) struct Launch<B: Behavior, P: Performer<B>> {
     pub(crate) slot: Arc<Slot<B, P::Reply>>,
     pub(crate) behavior: B,
     pub(crate) performer: P,
+    pub(crate) report: Option<Report>,
 }
 
 impl<B: Behavior, P: Performer<B>> Launch<B, P> {
-    /// Starts the incarnation, linked to `supervisor` if there is one. The actor is unnamed: names are global in ractor.
+    /// Starts the incarnation, linked to `supervisor` if there is one, and waits until it is ready. The actor is unnamed: names are global in ractor.
     pub(crate) async fn start(self, supervisor: Option<ActorCell>) -> Result<JoinHandle<()>, String> {
+        let ready = self.slot.expect_ready(self.performer.says_when_ready());
         let shell = Shell(PhantomData);
+        let arguments = (self, supervisor.clone());
         let started = match supervisor {
-            Some(supervisor) => Actor::spawn_linked(None, shell, self, supervisor).await,
-            None => Actor::spawn(None, shell, self).await,
+            Some(supervisor) => Actor::spawn_linked(None, shell, arguments, supervisor).await,
+            None => Actor::spawn(None, shell, arguments).await,
         };
-        started.map(|(_, task)| task).map_err(|error| error.to_string())
+        let (_, task) = started.map_err(|error| error.to_string())?;
+        if let Some(ready) = ready {
+            // An error means that it ended before it was ready, which its exit tells.
+            let _ = ready.await;
+        }
+        Ok(task)
     }
 }
 
@@ -96,6 +101,7 @@ pub(crate) struct Running<B: Behavior, P: Performer<B>> {
     behavior: B,
     performer: P,
     me: Handle<B, P::Reply>,
+    supervisor: Option<ActorCell>,
     incarnation: u64,
     effects: Vec<B::Effect>,
     published_at: Option<Moment>,
@@ -109,16 +115,28 @@ impl<B: Behavior, P: Performer<B>> Running<B, P> {
         self.me.slot()
     }
 
-    /// Takes events until there are none or a batch is full.
-    fn batch(&mut self, myself: &ActorRef<Message>) -> Result<(), String> {
+    /// Takes events until there are none or a batch is full; true if there may be more.
+    fn batch(&mut self, myself: &ActorRef<Message>) -> Result<bool, String> {
         for _ in 0..MAILBOX_BATCH {
             let Some(letter) = self.slot().next(self.incarnation)? else {
                 self.publish_later(myself);
-                return Ok(());
+                return Ok(false);
             };
             self.turn(letter.event, letter.sender)?;
         }
-        self.slot().wake_again();
+        Ok(true)
+    }
+
+    /// Tells the behavior which children have ended. As reserved as events can be: there are at most as many as children,
+    /// so they need no room in the mailbox.
+    fn hear_of_children(&mut self, myself: &ActorRef<Message>) -> Result<(), String> {
+        for event in self.performer.children_ended() {
+            if !self.slot().may_act(self.incarnation) {
+                break;
+            }
+            self.turn(event, "child".into())?;
+        }
+        self.publish_later(myself);
         Ok(())
     }
 
@@ -142,9 +160,7 @@ impl<B: Behavior, P: Performer<B>> Running<B, P> {
             return Err(format!("on {kind}: {error}"));
         }
         let effects = std::mem::take(&mut self.effects);
-        let checkpoint = slot.with_journal(|journal| {
-            journal.record(turn, sender, recorded, &effects, &self.behavior)
-        });
+        let checkpoint = slot.with_journal(|journal| journal.record(turn, sender, recorded, &effects, &self.behavior));
         tracing::trace!(effects = effects.len(), "decided");
         self.perform(effects, kind)?;
         slot.end_turn();
@@ -184,8 +200,7 @@ impl<B: Behavior, P: Performer<B>> Running<B, P> {
 
     fn publish(&mut self, copy: Option<Arc<B>>, now: Moment) {
         let state = copy.unwrap_or_else(|| Arc::new(self.behavior.clone()));
-        let figures =
-            catch_unwind(AssertUnwindSafe(|| self.performer.snapshot())).unwrap_or(serde_json::Value::Null);
+        let figures = catch_unwind(AssertUnwindSafe(|| self.performer.snapshot())).unwrap_or(serde_json::Value::Null);
         self.slot().publish(state, figures);
         self.published_at = Some(now);
         self.unpublished = false;
@@ -198,13 +213,12 @@ impl<B: Behavior, P: Performer<B>> Running<B, P> {
         }
         let due = self.published_at.unwrap_or(Moment::ZERO).after(PUBLISH_EVERY);
         let (sleep, myself) = (self.slot().clock.sleep_until(due), myself.clone());
-        let later = self.me.slot().spawn(async move {
+        self.slot().publish_later(async move {
             sleep.await;
             // Fails only for an actor that is ending, which publishes by itself.
             let _ = myself.send_message(Message::Publish);
         });
-        // With all tasks taken, the next turn publishes.
-        self.publish_set = later.is_ok();
+        self.publish_set = true;
     }
 
     fn publish_now(&mut self) {
@@ -235,30 +249,36 @@ impl<B: Behavior, P: Performer<B>> Drop for Running<B, P> {
         }
         self.performer.abandon();
         // Whoever ended normally or failed has been closed by now.
-        self.slot().close(self.incarnation, Exit::Killed);
+        let late = self.slot().close(self.incarnation, Exit::Killed);
+        if let Some(supervisor) = self.supervisor.take().filter(|_| late) {
+            // Fails only for a supervisor that is ending.
+            let _ = supervisor.send_message(Message::Children);
+        }
     }
 }
 
 impl<B: Behavior, P: Performer<B>> Actor for Shell<B, P> {
     type Msg = Message;
     type State = Running<B, P>;
-    type Arguments = Launch<B, P>;
+    type Arguments = (Launch<B, P>, Option<ActorCell>);
 
     async fn pre_start(
         &self,
         myself: ActorRef<Message>,
-        launch: Launch<B, P>,
+        (launch, supervisor): (Launch<B, P>, Option<ActorCell>),
     ) -> Result<Running<B, P>, ActorProcessingErr> {
-        let Launch { slot, behavior, performer } = launch;
+        let Launch { slot, behavior, performer, report } = launch;
         if slot.is_fenced() {
             return Err("the node has crashed".into());
         }
-        let incarnation = slot.open(myself.get_cell(), performer.bounds(), performer.farewell(), &behavior);
+        let (bounds, farewell) = (performer.bounds(), performer.farewell());
+        let incarnation = slot.open(myself.get_cell(), report, bounds, farewell, &behavior);
         let me = Handle::bound(slot, incarnation);
         Ok(Running {
             behavior,
             performer,
             me,
+            supervisor,
             incarnation,
             effects: Vec::new(),
             published_at: None,
@@ -296,12 +316,21 @@ impl<B: Behavior, P: Performer<B>> Actor for Shell<B, P> {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Message::Wake => {
-                let result = running.batch(&myself);
-                running.conclude(result)
+                let more = running.batch(&myself);
+                if matches!(more, Ok(true)) {
+                    // Others first, and a stop or a kill, which ractor looks for between two messages.
+                    tokio::task::yield_now().await;
+                    running.slot().wake_again();
+                }
+                running.conclude(more.map(|_| ()))
             }
             Message::Publish => {
                 running.publish_now();
                 Ok(())
+            }
+            Message::Children => {
+                let result = running.hear_of_children(&myself);
+                running.conclude(result)
             }
         }
     }
@@ -312,30 +341,13 @@ impl<B: Behavior, P: Performer<B>> Actor for Shell<B, P> {
         event: SupervisionEvent,
         running: &mut Running<B, P>,
     ) -> Result<(), ActorProcessingErr> {
-        let child = match event {
-            SupervisionEvent::ActorTerminated(cell, state, _) => {
-                // A killed child's state ends its incarnation when it is dropped.
-                drop(state);
-                ChildEnded { cell, error: None }
-            }
-            SupervisionEvent::ActorFailed(cell, error) => ChildEnded { cell, error: Some(error.to_string()) },
-            _ => return Ok(()),
-        };
-        if !running.slot().may_act(running.incarnation) {
-            return Ok(());
-        }
-        // As reserved as an event can be: there are at most as many as children, so they need no room in the mailbox.
-        let Some(event) = running.performer.child_ended(&child) else { return Ok(()) };
-        let result = running.turn(event, "child".into());
-        running.publish_later(&myself);
+        // A killed child's state ends its incarnation when it is dropped.
+        drop(event);
+        let result = running.hear_of_children(&myself);
         running.conclude(result)
     }
 
-    async fn post_stop(
-        &self,
-        _: ActorRef<Message>,
-        running: &mut Running<B, P>,
-    ) -> Result<(), ActorProcessingErr> {
+    async fn post_stop(&self, _: ActorRef<Message>, running: &mut Running<B, P>) -> Result<(), ActorProcessingErr> {
         running.publish_now();
         running.performer.abandon();
         running.slot().close(running.incarnation, Exit::Normal);

@@ -26,9 +26,9 @@ pub use self::{
 };
 use crate::{
     directory::{Annex, Context, Directory, lock},
-    handle::{Handle, SendError},
+    handle::{Ended, Handle, Report, SendError},
     journal::panic_text,
-    shell::{ChildEnded, Performer},
+    shell::Performer,
 };
 
 /// Why a child was not added.
@@ -240,8 +240,10 @@ impl SupervisorHandle {
 pub(crate) struct Children {
     context: Context,
     roll: Arc<Roll>,
-    /// The run of each child that has been asked to start and has not ended.
-    running: BTreeMap<String, u64>,
+    /// The runs of children that have been asked to start and have not ended, with the child's id.
+    running: BTreeMap<u64, String>,
+    /// The runs that have ended, as the children's slots report.
+    ended: Arc<Ended>,
 }
 
 impl Children {
@@ -266,15 +268,15 @@ impl Children {
         for gone in last.into_values().filter(|entry| roll.get(&entry.spec.id).is_none()) {
             context.directory.leave(gone.child.occupant().path(), false);
         }
-        let children = Self { context: context.clone(), roll, running: BTreeMap::new() };
+        let children = Self { context: context.clone(), roll, running: BTreeMap::new(), ended: Arc::default() };
         Ok((Supervision::new(seats), children))
     }
 
     fn start(&mut self, id: String, run: u64, me: &Handle<Supervision>) {
-        self.running.insert(id.clone(), run);
+        self.running.insert(run, id.clone());
         let Some(cell) = me.slot().cell() else { return };
         let launching = self.roll.get(&id).ok_or_else(|| "it was removed".to_owned()).and_then(|entry| {
-            catch_unwind(AssertUnwindSafe(|| entry.child.launch(cell)))
+            catch_unwind(AssertUnwindSafe(|| entry.child.launch(cell, Report { run, ended: self.ended.clone() })))
                 .unwrap_or_else(|panic| Err(format!("making it: {}", panic_text(&*panic))))
         });
         let back = me.clone();
@@ -291,13 +293,12 @@ impl Children {
             me.attend(started).map_err(|error| error.to_string())
         });
         if let Err(error) = outcome {
-            self.running.remove(&id);
+            self.running.remove(&run);
             let _ = back.send(Event::Exited { id, run, exit: Exit::Failed(error) });
         }
     }
 
     fn forget(&mut self, id: &str, exit: &Exit) {
-        self.running.remove(id);
         if let Some(entry) = self.roll.remove(id) {
             let failed = !matches!(exit, Exit::Normal);
             self.context.directory.leave(entry.child.occupant().path(), failed);
@@ -309,14 +310,8 @@ impl Children {
     }
 }
 
-/// Timer keys: two for each run.
-const fn due_key(run: u64) -> u64 {
-    run * 2
-}
-
-const fn overdue_key(run: u64) -> u64 {
-    run * 2 + 1
-}
+/// The key of the one timer for the child that is stopping; only one is at a time.
+const OVERDUE: u64 = 0;
 
 fn set(me: &Handle<Supervision>, at: Moment, key: u64, event: Event) {
     if let Err(error) = me.after(at, key, event) {
@@ -342,16 +337,17 @@ impl Performer<Supervision> for Children {
                 }
             }
             Effect::Restart { id, run, exit, backoff, at } => {
-                self.running.remove(&id);
+                self.running.remove(&run);
                 if let Some(entry) = self.roll.get(&id) {
                     let child = entry.child.occupant();
                     tracing::warn!(node = %self.context.node, path = %child.path(), ?exit, ?backoff, "actor restarts");
                     child.note_restart(&exit, backoff);
                 }
-                set(me, at, due_key(run), Event::Due { id, run });
+                set(me, at, run, Event::Due { id, run });
             }
-            Effect::OverdueAt { id, run, at } => set(me, at, overdue_key(run), Event::Overdue { id, run }),
+            Effect::OverdueAt { id, run, at } => set(me, at, OVERDUE, Event::Overdue { id, run }),
             Effect::Forget { id, exit } => self.forget(&id, &exit),
+            Effect::Ready => me.ready(),
             Effect::Finish => me.stop(),
             Effect::FailUpwards { reason } => me.fail(reason),
         }
@@ -361,22 +357,18 @@ impl Performer<Supervision> for Children {
         Some(Event::Begin)
     }
 
+    fn says_when_ready(&self) -> bool {
+        true
+    }
+
     fn farewell(&self) -> Option<Event> {
         Some(Event::Stop)
     }
 
-    fn child_ended(&mut self, ended: &ChildEnded) -> Option<Event> {
-        // Ids of ractor are global to the process, so they are compared and nothing else. The newest child is first:
-        // in an orderly stop that is the one.
-        let entry = {
-            let entries = lock(&self.roll.entries);
-            entries.by_order.values().rev().find(|entry| entry.child.occupant().is(&ended.cell)).cloned()
-        }?;
-        let id = entry.spec.id.clone();
-        let run = self.running.remove(&id)?;
-        let unknown = || Exit::Failed(ended.error.clone().unwrap_or_else(|| "ended without a reason".to_owned()));
-        let exit = entry.child.occupant().exit().unwrap_or_else(unknown);
-        Some(Event::Exited { id, run, exit })
+    fn children_ended(&mut self) -> Vec<Event> {
+        let ended = self.ended.take().into_iter();
+        let known = ended.filter_map(|(run, exit)| Some((self.running.remove(&run)?, run, exit)));
+        known.map(|(id, run, exit)| Event::Exited { id, run, exit }).collect()
     }
 
     fn abandon(&mut self) {

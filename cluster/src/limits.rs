@@ -55,7 +55,7 @@ pub const CONFIG_ERRORS_MAX: usize = 20;
 pub const SUPERVISION_RESTARTS_MAX: usize = 5;
 
 /// The window in which restarts are counted, and the uptime after which a child's backoff starts anew.
-pub const SUPERVISION_WINDOW: Span = Span::from_secs(60);
+pub const SUPERVISION_WINDOW: Span = Span::from_mins(1);
 
 /// The least wait before a restart: a single failure is mended before anybody notices.
 pub const SUPERVISION_BACKOFF_MIN: Span = Span::from_millis(100);
@@ -70,7 +70,7 @@ pub const SUPERVISION_KILL_WITHIN: Span = Span::from_secs(1);
 pub const ACTOR_STOP_WITHIN: Span = Span::from_secs(5);
 
 /// How long a supervisor may take to stop all its children one by one.
-pub const SUPERVISOR_STOP_WITHIN: Span = Span::from_secs(60);
+pub const SUPERVISOR_STOP_WITHIN: Span = Span::from_mins(1);
 
 /// Children of one supervisor: all sessions or links of one node, with room.
 pub const SUPERVISOR_CHILDREN_MAX: usize = 16_384;

@@ -1,84 +1,21 @@
 //! Supervision as a decision: the order in which children start and stop, who is started again after an exit, how long
 //! that waits, and when a supervisor gives up and fails upwards.
 
+mod event;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::event::{Effect, Event, Exit, Phase, Restart, Rule, Strategy};
 use crate::{
-    behavior::{Behavior, Class, Turn},
+    behavior::{Behavior, Turn},
     limits::{
         SUPERVISION_BACKOFF_MAX, SUPERVISION_BACKOFF_MIN, SUPERVISION_KILL_WITHIN, SUPERVISION_RESTARTS_MAX,
         SUPERVISION_WINDOW,
     },
     time::{Moment, Span},
 };
-
-/// When a child that has ended is started again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Restart {
-    /// Always.
-    Permanent,
-    /// Only after a failure; a child that ends normally leaves.
-    Transient,
-    /// Never; a child that ends leaves.
-    Temporary,
-}
-
-/// Who is started again when a child has failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Strategy {
-    /// Only the child.
-    OneForOne,
-    /// The child and every child that was started after it, since those rely on it.
-    RestForOne,
-}
-
-/// How a child is supervised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rule {
-    /// When it is started again.
-    pub restart: Restart,
-    /// Who is started again with it.
-    pub strategy: Strategy,
-    /// How long a stop may take before the child is killed.
-    pub stop_within: Span,
-}
-
-/// How a child ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Exit {
-    /// By its own wish, or because it was asked to stop.
-    Normal,
-    /// It was killed.
-    Killed,
-    /// It failed, or did not start; the text is the error.
-    Failed(String),
-}
-
-/// Where a child is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Phase {
-    /// Not running, and nothing is under way.
-    Idle,
-    /// Asked to start.
-    Starting,
-    /// Running.
-    Up {
-        /// Since when.
-        since: Moment,
-    },
-    /// Asked to stop.
-    Stopping {
-        /// Whether the time for a stop was over and it has been killed.
-        killed: bool,
-    },
-    /// Failed, and started again at that moment.
-    Waiting {
-        /// The end of the wait.
-        until: Moment,
-    },
-}
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Child {
@@ -97,138 +34,6 @@ enum Ending {
     Fail(String),
 }
 
-/// What happens to a supervisor.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Event {
-    /// Start the children that were there from the beginning.
-    Begin,
-    /// A new child, started after all others.
-    Add {
-        /// Its id, unique in this supervisor.
-        id: String,
-        /// How it is supervised.
-        rule: Rule,
-    },
-    /// A child is no longer wanted.
-    Remove {
-        /// Its id.
-        id: String,
-    },
-    /// A child runs.
-    Started {
-        /// Its id.
-        id: String,
-        /// The run that [`Effect::Start`] named.
-        run: u64,
-    },
-    /// A child has ended, or could not start.
-    Exited {
-        /// Its id.
-        id: String,
-        /// The run that ended.
-        run: u64,
-        /// How.
-        exit: Exit,
-    },
-    /// The wait before a restart is over.
-    Due {
-        /// The child's id.
-        id: String,
-        /// The run that had failed.
-        run: u64,
-    },
-    /// A child took too long to stop, or to die.
-    Overdue {
-        /// Its id.
-        id: String,
-        /// The run.
-        run: u64,
-    },
-    /// Stop all children in reverse order and end.
-    Stop,
-}
-
-impl crate::behavior::Event for Event {
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Begin => "begin",
-            Self::Add { .. } => "add",
-            Self::Remove { .. } => "remove",
-            Self::Started { .. } => "started",
-            Self::Exited { .. } => "exited",
-            Self::Due { .. } => "due",
-            Self::Overdue { .. } => "overdue",
-            Self::Stop => "stop",
-        }
-    }
-
-    fn class(&self) -> Class {
-        if matches!(self, Self::Add { .. }) { Class::Request } else { Class::Reserved }
-    }
-}
-
-/// What a supervisor asks for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Effect {
-    /// Start the child; [`Event::Started`] or [`Event::Exited`] follows.
-    Start {
-        /// Its id.
-        id: String,
-        /// The number of this run.
-        run: u64,
-    },
-    /// Ask the child to stop; [`Event::Exited`] follows.
-    Stop {
-        /// Its id.
-        id: String,
-        /// The run.
-        run: u64,
-    },
-    /// Kill the child and everything under it.
-    Kill {
-        /// Its id.
-        id: String,
-        /// The run.
-        run: u64,
-    },
-    /// Write down that the child has failed and will be started again; [`Event::Due`] at that moment.
-    Restart {
-        /// Its id.
-        id: String,
-        /// The run that failed.
-        run: u64,
-        /// How it ended.
-        exit: Exit,
-        /// How long the restart waits.
-        backoff: Span,
-        /// When [`Event::Due`] is to come.
-        at: Moment,
-    },
-    /// [`Event::Overdue`] at that moment, unless the run has ended.
-    OverdueAt {
-        /// The child's id.
-        id: String,
-        /// The run.
-        run: u64,
-        /// When.
-        at: Moment,
-    },
-    /// The child has left for good.
-    Forget {
-        /// Its id.
-        id: String,
-        /// How it ended.
-        exit: Exit,
-    },
-    /// All children have ended after [`Event::Stop`]: end normally.
-    Finish,
-    /// All children have ended after too many restarts: fail, so that the next supervisor decides.
-    FailUpwards {
-        /// What was tried and what happened.
-        reason: String,
-    },
-}
-
 /// The state of one supervisor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Supervision {
@@ -245,6 +50,7 @@ pub struct Supervision {
     barriers: BTreeSet<u64>,
     /// The one child that is starting or stopping.
     busy: Option<u64>,
+    ready: bool,
     ending: Option<Ending>,
     ended: bool,
 }
@@ -447,10 +253,14 @@ impl Supervision {
             }
             return;
         }
-        let Some(&place) = self.to_start.first() else { return };
-        if self.barriers.first().is_some_and(|barrier| *barrier < place) {
+        let barrier = self.barriers.first().copied().unwrap_or(u64::MAX);
+        let Some(place) = self.to_start.first().copied().filter(|place| *place < barrier) else {
+            if !self.ready {
+                self.ready = true;
+                effects.push(Effect::Ready);
+            }
             return;
-        }
+        };
         self.to_start.remove(&place);
         if let Some(child) = self.children.get_mut(&place) {
             self.next_run += 1;

@@ -1,7 +1,8 @@
 //! The place of one actor in its node: mailbox, published state, journal, work and history. It outlives incarnations.
 
+mod occupant;
+
 use std::{
-    any::Any,
     collections::{BTreeMap, VecDeque},
     future::Future,
     sync::{
@@ -12,19 +13,17 @@ use std::{
 
 use postroad_cluster::{
     behavior::{Behavior, Class, Event, ReplyId},
-    limits::{
-        ACTOR_ASKS_MAX, ACTOR_TASKS_MAX, ACTOR_TIMERS_MAX, RESTART_HISTORY_MAX, RESTART_STATE_BYTES_MAX,
-    },
+    limits::{ACTOR_ASKS_MAX, ACTOR_TASKS_MAX, ACTOR_TIMERS_MAX},
     supervision::Exit,
-    time::{Clock, Entropy, Moment, Span, WallTime},
+    time::{Clock, Entropy, Moment},
 };
 use ractor::ActorCell;
 use tokio::sync::oneshot;
 
 use super::{SendError, work::Work};
 use crate::{
-    directory::{self, Context, Occupant, Place, lock},
-    inspect::{ActorView, JournalView, RestartView, StateView, Status, to_json},
+    directory::{self, Context, lock},
+    inspect::{RestartView, to_json},
     journal::{Journal, ReplayError},
     mailbox::{Bounds, Fired, Letter, Mailbox, Refusal},
 };
@@ -36,6 +35,26 @@ pub(crate) enum Message {
     Wake,
     /// The published state has become too old.
     Publish,
+    /// A child has ended in a way of which ractor may have told too early.
+    Children,
+}
+
+/// The runs of children that have ended and their supervisor has not heard of, in the order of their ends.
+#[derive(Debug, Default)]
+pub(crate) struct Ended(Mutex<Vec<(u64, Exit)>>);
+
+impl Ended {
+    pub(crate) fn take(&self) -> Vec<(u64, Exit)> {
+        std::mem::take(&mut *lock(&self.0))
+    }
+}
+
+/// Where the end of an incarnation is reported, and under which number. ractor says that *some* child has ended; its ids
+/// are global to the process, so this says which.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) run: u64,
+    pub(crate) ended: Arc<Ended>,
 }
 
 /// The mailbox and whoever reads it now.
@@ -44,14 +63,16 @@ struct Gate<B: Behavior> {
     incarnation: u64,
     /// The running incarnation; none while the actor is down.
     cell: Option<ActorCell>,
-    /// The last one, also after its end.
-    last: Option<ActorCell>,
+    /// Where its end is reported.
+    report: Option<Report>,
     /// A [`Message::Wake`] is on its way.
     woken: bool,
     /// Why the incarnation has to fail before its next event.
     failure: Option<String>,
     /// The last event of a graceful stop, if the behavior wants one.
     farewell: Option<B::Event>,
+    /// Who waits for the incarnation to be ready.
+    ready: Option<oneshot::Sender<()>>,
 }
 
 /// What befell the actor.
@@ -98,10 +119,11 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
             mailbox: Mailbox::new(Bounds::default()),
             incarnation: 0,
             cell: None,
-            last: None,
+            report: None,
             woken: false,
             failure: None,
             farewell: None,
+            ready: None,
         };
         Self {
             path,
@@ -125,7 +147,14 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
     }
 
     /// Begins an incarnation, which reads the mailbox from now on; its number.
-    pub(crate) fn open(&self, cell: ActorCell, bounds: Bounds, farewell: Option<B::Event>, state: &B) -> u64 {
+    pub(crate) fn open(
+        &self,
+        cell: ActorCell,
+        report: Option<Report>,
+        bounds: Bounds,
+        farewell: Option<B::Event>,
+        state: &B,
+    ) -> u64 {
         {
             let mut life = lock(&self.life);
             (life.exit, life.restarting_at) = (None, None);
@@ -134,8 +163,8 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
         let mut gate = lock(&self.gate);
         gate.mailbox.set_bounds(bounds);
         gate.incarnation += 1;
-        gate.last = Some(cell.clone());
         gate.cell = Some(cell);
+        gate.report = report;
         gate.farewell = farewell;
         gate.failure = None;
         gate.woken = false;
@@ -145,20 +174,43 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
         gate.incarnation
     }
 
-    /// Ends the incarnation: nothing reaches it any more, its tasks, timers and askers are ended with it.
-    pub(crate) fn close(&self, incarnation: u64, exit: Exit) {
-        {
+    /// Ends the incarnation: nothing reaches it any more, its tasks, timers and askers are ended with it. False if it had
+    /// ended before.
+    pub(crate) fn close(&self, incarnation: u64, exit: Exit) -> bool {
+        let report = {
             let mut gate = lock(&self.gate);
             if gate.incarnation != incarnation || gate.cell.take().is_none() {
-                return;
+                return false;
             }
             gate.mailbox.keep_states();
-            gate.farewell = None;
+            (gate.farewell, gate.ready) = (None, None);
+            gate.report.take()
+        };
+        lock(&self.life).exit = Some(exit.clone());
+        if let Some(Report { run, ended }) = report {
+            lock(&ended.0).push((run, exit));
         }
-        lock(&self.life).exit = Some(exit);
         lock(&self.work).abort_all();
         // Dropping the senders tells the askers that the actor has ended.
         drop(std::mem::take(&mut lock(&self.asks).1));
+        true
+    }
+
+    /// Completes when the next incarnation is ready, or has ended before; none if it is ready at once.
+    pub(crate) fn expect_ready(&self, later: bool) -> Option<oneshot::Receiver<()>> {
+        let (sender, receiver) = oneshot::channel();
+        lock(&self.gate).ready = later.then_some(sender);
+        later.then_some(receiver)
+    }
+
+    pub(crate) fn ready(&self, incarnation: Option<u64>) {
+        let mut gate = lock(&self.gate);
+        if gate.check(self, incarnation).is_ok()
+            && let Some(ready) = gate.ready.take()
+        {
+            // Whoever waited may be gone.
+            let _ = ready.send(());
+        }
     }
 
     pub(crate) fn is_up(&self, incarnation: Option<u64>) -> bool {
@@ -286,10 +338,7 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
     }
 
     /// Starts a task that ends with the incarnation.
-    pub(crate) fn spawn(
-        self: &Arc<Self>,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) -> Result<(), SendError> {
+    pub(crate) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) -> Result<(), SendError> {
         // The lock is held until the task is listed, so that it cannot end before.
         let mut work = lock(&self.work);
         if work.tasks.len() >= ACTOR_TASKS_MAX {
@@ -329,6 +378,14 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
         }
     }
 
+    /// Runs the task that reminds the shell of publishing; it counts as none of the actor's.
+    pub(crate) fn publish_later(&self, reminder: impl Future<Output = ()> + Send + 'static) {
+        let mut work = lock(&self.work);
+        if let Some(old) = work.reminder.replace(tokio::spawn(reminder).abort_handle()) {
+            old.abort();
+        }
+    }
+
     pub(crate) fn publish(&self, state: Arc<B>, figures: serde_json::Value) {
         *lock(&self.published) = Some(Published { state, figures, at: self.clock.now() });
     }
@@ -352,23 +409,10 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
     /// Writes down on which event the incarnation failed and what its state was before, and publishes that state.
     pub(crate) fn note_failure(&self, kind: &'static str, before: Option<Arc<B>>) {
         let number = self.last_event();
-        let state_before = before.as_ref().map(|state| cut(to_json(&**state).to_string()));
+        let state_before = before.as_ref().map(|state| occupant::cut(to_json(&**state).to_string()));
         lock(&self.life).failure = Some(Failure { event: Some((number, kind)), state_before });
         if let Some(state) = before {
             self.publish(state, serde_json::Value::Null);
-        }
-    }
-
-    fn status(&self, life: &Life, busy: bool) -> Status {
-        let up = lock(&self.gate).cell.is_some();
-        match &life.exit {
-            _ if up && busy => Status::Busy,
-            _ if up => Status::Alive,
-            _ if life.restarting_at.is_some() && !self.is_fenced() => Status::Restarting,
-            None => Status::Starting,
-            Some(Exit::Normal) => Status::Stopped,
-            Some(Exit::Killed) => Status::Killed,
-            Some(Exit::Failed(_)) => Status::Failed,
         }
     }
 }
@@ -396,139 +440,5 @@ impl<B: Behavior> Gate<B> {
     fn fail(&mut self, reason: String) {
         self.failure.get_or_insert(reason);
         self.wake();
-    }
-}
-
-fn cut(mut text: String) -> String {
-    if text.len() > RESTART_STATE_BYTES_MAX {
-        let end = (0..=RESTART_STATE_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        text.truncate(end);
-        text.push('…');
-    }
-    text
-}
-
-impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
-    fn path(&self) -> &Arc<str> {
-        &self.path
-    }
-
-    fn view(&self, place: &Place) -> ActorView {
-        let now = self.clock.now();
-        let figures = lock(&self.gate).mailbox.figures(now);
-        let published = lock(&self.published).as_ref().map(|published| now.since(published.at));
-        let (tasks, timers) = {
-            let work = lock(&self.work);
-            (work.tasks.len(), work.timers.len())
-        };
-        let askers = lock(&self.asks).1.len();
-        let events = self.last_event();
-        let life = lock(&self.life);
-        ActorView {
-            path: self.path.to_string(),
-            kind: B::NOUN.to_owned(),
-            status: self.status(&life, figures.busy.is_some()),
-            supervisor: place.supervisor.as_ref().map(ToString::to_string),
-            children: place.children.values().map(ToString::to_string).collect(),
-            depth: figures.depth,
-            depth_max: figures.depth_max,
-            wait_p50_us: figures.wait_p50_us,
-            wait_p99_us: figures.wait_p99_us,
-            events_per_second: figures.rate,
-            handled: figures.handled,
-            refused: figures.refused,
-            replaced: figures.replaced,
-            last_kind: figures.last_kind.map(str::to_owned),
-            busy_kind: figures.busy.map(|(kind, _)| kind.to_owned()),
-            busy_for_ms: figures.busy.map(|(_, since)| now.since(since).as_millis() as u64),
-            events,
-            tasks,
-            timers,
-            askers,
-            state_age_ms: published.map(|age| age.as_millis() as u64),
-            restarts: life.restarts,
-            restart_in_ms: life.restarting_at.map(|at| at.since(now).as_millis() as u64),
-            error: match &life.exit {
-                Some(Exit::Failed(error)) => Some(error.clone()),
-                _ => None,
-            },
-            history: life.history.iter().cloned().collect(),
-        }
-    }
-
-    fn state(&self) -> Option<StateView> {
-        // Serialized outside of the lock: states can be large, and actors must not wait for somebody who looks.
-        let (state, figures, at) = {
-            let published = lock(&self.published);
-            let published = published.as_ref()?;
-            (published.state.clone(), published.figures.clone(), published.at)
-        };
-        let age_ms = self.clock.now().since(at).as_millis() as u64;
-        Some(StateView { path: self.path.to_string(), age_ms, state: to_json(&*state), figures })
-    }
-
-    fn state_at(&self, number: u64) -> Result<serde_json::Value, ReplayError> {
-        self.replay(number).map(|state| to_json(&state))
-    }
-
-    fn journal(&self, most: usize) -> Vec<JournalView> {
-        let journal = lock(&self.journal);
-        let mut newest: Vec<JournalView> = journal.entries().rev().take(most).map(JournalView::of).collect();
-        newest.reverse();
-        newest
-    }
-
-    fn is(&self, cell: &ActorCell) -> bool {
-        lock(&self.gate).last.as_ref() == Some(cell)
-    }
-
-    fn exit(&self) -> Option<Exit> {
-        lock(&self.life).exit.clone()
-    }
-
-    fn ask_to_stop(&self) {
-        let farewell = lock(&self.gate).farewell.take();
-        let told = farewell.is_some_and(|event| self.deliver(None, event, "supervisor".into(), None).is_ok());
-        if !told {
-            self.stop(None);
-        }
-    }
-
-    fn kill(&self) {
-        let (incarnation, cell) = {
-            let gate = lock(&self.gate);
-            (gate.incarnation, gate.cell.clone())
-        };
-        self.close(incarnation, Exit::Killed);
-        if let Some(cell) = cell {
-            cell.kill();
-        }
-    }
-
-    fn note_restart(&self, exit: &Exit, backoff: Span) {
-        let (now, wall): (Moment, WallTime) = (self.clock.now(), self.clock.wall());
-        let mut life = lock(&self.life);
-        let failure = life.failure.take().unwrap_or_default();
-        life.restarts += 1;
-        life.restarting_at = Some(now.after(backoff));
-        if life.history.len() >= RESTART_HISTORY_MAX {
-            life.history.pop_front();
-        }
-        life.history.push_back(RestartView {
-            wall_ms: wall.0,
-            error: match exit {
-                Exit::Normal => "ended, though it must always run".to_owned(),
-                Exit::Killed => "was killed".to_owned(),
-                Exit::Failed(error) => error.clone(),
-            },
-            event: failure.event.map(|(number, _)| number),
-            kind: failure.event.map(|(_, kind)| kind.to_owned()),
-            state_before: failure.state_before,
-            backoff_ms: backoff.as_millis() as u64,
-        });
-    }
-
-    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
-        self
     }
 }

@@ -27,6 +27,7 @@ pub(super) async fn catch<T>(work: impl Future<Output = T>) -> Result<T, String>
 pub(super) struct Work {
     pub(super) tasks: BTreeMap<u64, AbortHandle>,
     pub(super) timers: BTreeMap<u64, (u64, AbortHandle)>,
+    pub(super) reminder: Option<AbortHandle>,
     next: u64,
 }
 
@@ -52,6 +53,9 @@ impl Work {
         }
         for (_, (_, timer)) in std::mem::take(&mut self.timers) {
             timer.abort();
+        }
+        if let Some(reminder) = self.reminder.take() {
+            reminder.abort();
         }
     }
 }

@@ -1,5 +1,7 @@
+//! What every actor can rely on: order, bounds, timers, replies, and failures that stay inside.
+
 use postroad_cluster::{
-    limits::{ACTOR_ASKS_MAX, ACTOR_TASKS_MAX, JOURNAL_CHECKPOINT_EVERY},
+    limits::{ACTOR_ASKS_MAX, ACTOR_TASKS_MAX, JOURNAL_CHECKPOINT_EVERY, MAILBOX_BATCH},
     time::Span,
 };
 
@@ -51,8 +53,15 @@ async fn a_crowded_mailbox_refuses_requests_and_keeps_room_for_the_rest() {
     }
     probe.send(Told::Result(100)).unwrap();
     rest().await;
-    let expected =
-        ["First", "Add(0)", "Add(1)", "Add(2)", "Load { key: 1, value: 11 }", "Load { key: 2, value: 20 }", "Result(100)"];
+    let expected = [
+        "First",
+        "Add(0)",
+        "Add(1)",
+        "Add(2)",
+        "Load { key: 1, value: 11 }",
+        "Load { key: 2, value: 20 }",
+        "Result(100)",
+    ];
     assert_eq!(log(&probe), expected);
     let view = root.directory().view("node/p").unwrap();
     assert_eq!((view.refused, view.replaced, view.restarts), (1, 1, 0));
@@ -82,17 +91,18 @@ async fn timers_fire_in_time_and_only_as_last_set() {
 #[tokio::test(start_paused = true)]
 async fn a_timer_that_waits_in_the_mailbox_can_still_be_taken_back() {
     let (_root, probe) = one(Bounds::default()).await;
-    let now = probe.now();
-    probe.after(now, 1, Told::Timer(1)).unwrap();
-    probe.after(now, 2, Told::Timer(2)).unwrap();
-    // The timers run before the actor does, and have fired when it takes this event.
-    tokio::task::yield_now().await;
-    probe.cancel(1);
-    probe.after(now.after(SECOND), 2, Told::Timer(4)).unwrap();
+    let after = |ms, key, value| Effect::After { ms, key, value };
+    probe.send(Told::Do(vec![after(0, 1, 1), after(0, 2, 2), after(0, 3, 3)])).unwrap();
+    for _ in 0..MAILBOX_BATCH {
+        probe.send(Told::Add(0)).unwrap();
+    }
+    // After a batch others get their turn: the timers have fired and wait behind this event when it is handled.
+    probe.send(Told::Do(vec![Effect::Cancel { key: 1 }, after(1_000, 2, 4)])).unwrap();
     pass_ms(10).await;
-    assert_eq!(log(&probe), ["First"]);
+    let timers = |probe| log(probe).into_iter().filter(|line| line.starts_with("Timer")).collect::<Vec<_>>();
+    assert_eq!(timers(&probe), ["Timer(3)"]);
     pass_ms(2_000).await;
-    assert_eq!(log(&probe), ["First", "Timer(4)"]);
+    assert_eq!(timers(&probe), ["Timer(3)", "Timer(4)"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -220,6 +230,7 @@ async fn handles_of_an_old_incarnation_are_good_for_nothing() {
 #[tokio::test(start_paused = true)]
 async fn work_ends_with_the_incarnation() {
     let (mut root, probe) = one(Bounds::default()).await;
+    pass_ms(200).await;
     let before = alive_tasks();
     let work = vec![
         Effect::WorkForever,
@@ -230,7 +241,7 @@ async fn work_ends_with_the_incarnation() {
     pass_ms(200).await;
     assert_eq!(alive_tasks(), before + 3);
     probe.send(Told::Boom).unwrap();
-    pass_ms(500).await;
+    pass_ms(1_000).await;
     assert_eq!(alive_tasks(), before);
     probe.send(Told::Do(work)).unwrap();
     rest().await;

@@ -18,7 +18,7 @@ use ractor::ActorCell;
 use super::{Children, SupervisorHandle};
 use crate::{
     directory::{Context, Directory, Inner, Occupant},
-    handle::{Handle, Slot},
+    handle::{Handle, Report, Slot},
     shell::{Launch, Performer},
 };
 
@@ -38,7 +38,7 @@ pub(super) type Launching = Pin<Box<dyn Future<Output = Result<(), String>> + Se
 /// A child's place, whatever its behavior.
 pub(super) trait Child: Send + Sync {
     fn occupant(&self) -> Arc<dyn Occupant>;
-    fn launch(&self, supervisor: ActorCell) -> Result<Launching, String>;
+    fn launch(&self, supervisor: ActorCell, report: Report) -> Result<Launching, String>;
 }
 
 type MakeSeat = dyn Fn(&Context, Arc<str>, Option<Arc<str>>, u64) -> Arc<dyn Child> + Send + Sync;
@@ -128,14 +128,14 @@ where
         self.slot.clone()
     }
 
-    fn launch(&self, supervisor: ActorCell) -> Result<Launching, String> {
+    fn launch(&self, supervisor: ActorCell, report: Report) -> Result<Launching, String> {
         let slot = self.slot.clone();
         let directory = Directory::upgrade(&self.directory).ok_or_else(|| "the node is gone".to_owned())?;
         let context =
             Context { clock: slot.clock.clone(), entropy: slot.entropy.clone(), directory, node: slot.node.clone() };
         let seat = Seat { context, me: Handle::to(slot.clone()), supervisor: self.supervisor.clone() };
         let (behavior, performer) = (self.make)(&seat)?;
-        let launch = Launch { slot, behavior, performer };
+        let launch = Launch { slot, behavior, performer, report: Some(report) };
         Ok(Box::pin(async move { launch.start(Some(supervisor)).await.map(|_| ()) }))
     }
 }

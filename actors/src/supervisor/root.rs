@@ -26,7 +26,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// Starts a supervisor at the path `id` with the children that `children` lists. `failed` is called with the reason
+    /// Starts a supervisor at the path `id` with the children that `children` lists, and waits for these. `failed` is called with the reason
     /// when it has given up; everything under it has ended by then.
     ///
     /// An error says why the supervisor itself did not start; a child that does not start is a failure of the child.
@@ -44,7 +44,7 @@ impl Root {
         let listed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| children(&seat)))
             .map_err(|panic| format!("listing the children of {path}: {}", panic_text(&*panic)))?;
         let (behavior, performer) = child::assemble(&seat, listed)?;
-        let task = Launch { slot: slot.clone(), behavior, performer }.start(None).await?;
+        let task = Launch { slot: slot.clone(), behavior, performer, report: None }.start(None).await?;
         let (tell, ended) = oneshot::channel();
         tokio::spawn(async move {
             // ractor's task never panics; it is cancelled only with the runtime.
@@ -65,6 +65,12 @@ impl Root {
         &self.supervisor
     }
 
+    /// The node's context.
+    #[must_use]
+    pub const fn context(&self) -> &Context {
+        &self.context
+    }
+
     /// The node's actors.
     #[must_use]
     pub const fn directory(&self) -> &Directory {
@@ -73,13 +79,11 @@ impl Root {
 
     /// Waits until the tree has ended, and says how.
     pub async fn ended(&mut self) -> Exit {
-        match &self.exit {
-            Some(exit) => exit.clone(),
-            None => {
-                let exit = (&mut self.ended).await.unwrap_or(Exit::Killed);
-                self.exit.insert(exit).clone()
-            }
+        if let Some(exit) = &self.exit {
+            return exit.clone();
         }
+        let exit = (&mut self.ended).await.unwrap_or(Exit::Killed);
+        self.exit.insert(exit).clone()
     }
 
     /// Stops everything in reverse order of its start, and kills what has not stopped in time.

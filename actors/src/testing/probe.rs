@@ -90,7 +90,9 @@ impl Behavior for Probe {
         }
         match event {
             Told::First | Told::AskNever(_) => {}
-            Told::Add(value) | Told::Load { value, .. } | Told::Timer(value) | Told::Result(value) => self.total += value,
+            Told::Add(value) | Told::Load { value, .. } | Told::Timer(value) | Told::Result(value) => {
+                self.total += value;
+            }
             Told::Ask(id) => effects.push(Effect::Reply { id, value: self.total }),
             Told::Do(asked) => {
                 for effect in asked {
@@ -170,7 +172,7 @@ impl Performer<Probe> for Doer {
     }
 
     fn snapshot(&self) -> serde_json::Value {
-        serde_json::json!({ "stubborn": self.stubborn })
+        serde_json::json!({ "stubborn": self.stubborn, "held": self.life.is_some() })
     }
 }
 

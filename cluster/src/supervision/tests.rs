@@ -1,3 +1,5 @@
+//! Supervision as tables, and its intensity as a property.
+
 use proptest::{
     prelude::{Just, prop_assert, prop_oneof, proptest},
     strategy::Strategy as Generator,
@@ -71,6 +73,7 @@ impl Bench {
             }
             Effect::OverdueAt { id, run, at } => self.timers.push((at, Event::Overdue { id, run })),
             Effect::Forget { id, .. } => self.log.push(format!("forget {id}")),
+            Effect::Ready => self.log.push("ready".to_owned()),
             Effect::Finish => self.log.push("finish".to_owned()),
             Effect::FailUpwards { reason } => {
                 self.log.push("fail".to_owned());
@@ -115,7 +118,7 @@ impl Bench {
 fn children_start_in_order_and_stop_in_reverse() {
     let plain = rule(Restart::Permanent, Strategy::OneForOne);
     let mut bench = Bench::new(&[("z", plain), ("a", plain), ("m", plain)]);
-    assert_eq!(bench.take_log(), "start z, start a, start m");
+    assert_eq!(bench.take_log(), "start z, start a, start m, ready");
     bench.give(Event::Add { id: "b".to_owned(), rule: plain });
     assert_eq!(bench.take_log(), "start b");
     bench.give(Event::Stop);
