@@ -146,6 +146,13 @@ pub enum TrustError {
         /// Who claims to have signed.
         signer: NodeId,
     },
+    /// A signature is good, but what was signed cannot be read: a newer release's, or a fault of ours.
+    ContentMalformed {
+        /// What it should be.
+        what: &'static str,
+    },
+    /// The content of a snapshot is not the one that its header was signed for, or neither came nor is held.
+    ContentMismatch,
     /// A text is no join token; no server was asked.
     TokenMalformed {
         /// What is wrong with it.
@@ -201,6 +208,8 @@ impl TrustError {
             Self::HexMalformed { .. } => "HEX_MALFORMED",
             Self::SignatureInvalid => "SIGNATURE_INVALID",
             Self::SignerUnknown { .. } => "SIGNER_UNKNOWN",
+            Self::ContentMalformed { .. } => "CONTENT_MALFORMED",
+            Self::ContentMismatch => "CONTENT_MISMATCH",
             Self::TokenMalformed { .. } => "TOKEN_MALFORMED",
             Self::TokenProofInvalid => "TOKEN_PROOF_INVALID",
             Self::AuthorityPassphrase => "AUTHORITY_PASSPHRASE",
@@ -277,6 +286,15 @@ impl fmt::Display for TrustError {
             Self::SignatureInvalid => f.write_str("the signature does not fit the content; it was altered on the way"),
             Self::SignerUnknown { signer } => {
                 write!(f, "signed by {signer} with a key that may not sign this; nothing was taken over")
+            }
+            Self::ContentMalformed { what } => {
+                write!(
+                    f,
+                    "a {what} was signed rightly but cannot be read: update this node to the control nodes' release"
+                )
+            }
+            Self::ContentMismatch => {
+                f.write_str("the content of a snapshot is not the one that was signed; it is asked for again, whole")
             }
             Self::TokenMalformed { reason } => write!(f, "this is no join token: {reason}; copy it again, whole"),
             Self::TokenProofInvalid => f.write_str("the joiner does not hold the token's secret; nothing was issued"),

@@ -7,16 +7,19 @@
 //! - [`anchors`]: whom a node trusts, and the check of a chain
 //! - [`token`]: the one-time secret of a joiner
 //! - [`signed`]: signed content of any kind
+//! - [`grant`], [`snapshot`]: what control nodes sign for others
 //! - [`error`]: every refusal, its code and its sentence
 
 pub mod anchors;
 pub mod authority;
 mod certificate;
 pub mod error;
+pub mod grant;
 pub mod identity;
 pub mod issuer;
 pub mod key;
 pub mod signed;
+pub mod snapshot;
 pub mod token;
 
 #[cfg(test)]
@@ -25,8 +28,10 @@ mod fixture;
 pub use anchors::{Anchors, SnapshotKey, verify_joined};
 pub use authority::Authority;
 pub use error::TrustError;
+pub use grant::{sign_grant, verify_grant};
 pub use identity::{PeerIdentity, Serial, read_identity};
 pub use issuer::{Issuer, Subject};
 pub use key::{Fingerprint, PublicKey, SigningKey, sha256, verify_signature};
 pub use signed::Signed;
+pub use snapshot::{content_hash, sign_snapshot, verify_snapshot};
 pub use token::{JoinSecret, TokenVerifier};
