@@ -167,8 +167,12 @@ impl Fabric {
         read(&self.snapshot).clone()
     }
 
-    pub(crate) fn set_snapshot(&self, accepted: Arc<Accepted>) {
-        *write(&self.snapshot) = Some(accepted);
+    /// Sets the snapshot unless a newer one is there.
+    pub(crate) fn set_snapshot_if_newer(&self, accepted: &Accepted) {
+        let mut present = write(&self.snapshot);
+        if present.as_ref().is_none_or(|present| present.header.version < accepted.header.version) {
+            *present = Some(Arc::new(accepted.clone()));
+        }
     }
 
     /// A link of this node.
@@ -194,9 +198,11 @@ impl Fabric {
 
     /// How long a flow waits for a path: the node's own configuration is the cluster's, by the snapshot.
     pub fn flow_wait(&self) -> Span {
-        Span::from_secs(self.snapshot().map_or(postroad_cluster::limits::FLOW_WAIT_DEFAULT_SECONDS, |accepted| {
-            accepted.content.flow_wait_seconds
-        }))
+        Span::from_secs(
+            self.snapshot().map_or(postroad_cluster::limits::FLOW_WAIT_DEFAULT_SECONDS, |accepted| {
+                accepted.content.flow_wait_seconds
+            }),
+        )
     }
 
     /// Open connections by number.

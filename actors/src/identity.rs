@@ -233,6 +233,10 @@ pub fn count_boot(store: &NodeStore) -> Result<u32, StoreError> {
     let last = store.get(Table::Identity, BOOTS)?;
     let last = last.and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
     let boots = last.saturating_add(1);
-    store.write(vec![Put { table: Table::Identity, key: BOOTS.to_vec(), value: Some(boots.to_le_bytes().to_vec()) }])?;
+    store.write(vec![Put {
+        table: Table::Identity,
+        key: BOOTS.to_vec(),
+        value: Some(boots.to_le_bytes().to_vec()),
+    }])?;
     Ok(boots)
 }

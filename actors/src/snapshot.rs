@@ -47,12 +47,7 @@ impl Signer {
 
     fn grant(&self, grant: &Grant) -> SignedGrant {
         let signed = Signed::sign(&self.key, self.node, GRANT_CONTEXT, wire::encode(grant));
-        SignedGrant {
-            grant: signed.content,
-            signer: self.node,
-            key: self.key.public().0,
-            signature: signed.signature,
-        }
+        SignedGrant { grant: signed.content, signer: self.node, key: self.key.public().0, signature: signed.signature }
     }
 }
 
@@ -96,7 +91,8 @@ pub(crate) fn open(fabric: &Fabric, signed: SignedSnapshot) -> Result<Accepted, 
     let header: SnapshotHeader = decode(header.get())?;
     let present = fabric.snapshot();
     let active = present.as_ref().map_or(Version(0), |accepted| accepted.header.version);
-    acceptable(&header, &fabric.cluster, fabric.me, active, fabric.clock.wall()).map_err(|refusal| refusal.to_string())?;
+    acceptable(&header, &fabric.cluster, fabric.me, active, fabric.clock.wall())
+        .map_err(|refusal| refusal.to_string())?;
     let content = match (signed.content, present) {
         (Some(content), _) if sha256(&[&content]) == header.content_hash => decode::<SnapshotContent>(&content)?,
         (None, Some(present)) if present.header.content_hash == header.content_hash => present.content.clone(),

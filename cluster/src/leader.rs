@@ -25,6 +25,10 @@ pub struct Leader {
     pub proposed: BTreeMap<NodeId, bool>,
     /// Nodes that are not removed; reports of others are forgotten.
     pub nodes: Vec<NodeId>,
+    /// Control nodes that are no members of the group yet, with their addresses.
+    pub strangers: BTreeMap<NodeId, String>,
+    /// The control node that is being let in.
+    pub teaching: Option<NodeId>,
 }
 
 /// What happens to the leader.
@@ -41,6 +45,8 @@ pub enum Event {
         nodes: Vec<NodeId>,
         /// Relays by number: whether ready.
         relays: BTreeMap<NodeId, bool>,
+        /// Control nodes that are no members of the group, with their addresses.
+        strangers: BTreeMap<NodeId, String>,
     },
     /// A node has reported.
     Reported {
@@ -48,6 +54,11 @@ pub enum Event {
         from: NodeId,
         /// What.
         report: Report,
+    },
+    /// A control node was let in, or was not.
+    Taught {
+        /// The control node.
+        node: NodeId,
     },
     /// A proposed command was answered.
     Answered {
@@ -68,6 +79,13 @@ pub enum Effect {
         /// The relay that it is about.
         relay: Option<NodeId>,
     },
+    /// Let a control node learn the log.
+    AddLearner {
+        /// The control node.
+        node: NodeId,
+        /// Its address.
+        address: String,
+    },
     /// Send [`Event::LeaseTimer`] later.
     LeaseAfter {
         /// When.
@@ -81,6 +99,7 @@ impl crate::behavior::Event for Event {
             Self::Leads { .. } => "leads",
             Self::Agreed { .. } => "agreed",
             Self::Reported { .. } => "reported",
+            Self::Taught { .. } => "taught",
             Self::Answered { .. } => "answered",
             Self::LeaseTimer => "lease-timer",
         }
@@ -124,6 +143,20 @@ impl Leader {
     }
 }
 
+impl Leader {
+    /// Lets a control node that has reported, and so is there, learn the log: one at a time.
+    fn teach(&mut self, effects: &mut Vec<Effect>) {
+        if self.term.is_none() || self.teaching.is_some() {
+            return;
+        }
+        let next = self.strangers.iter().find(|(node, _)| self.reports.contains_key(node));
+        if let Some((node, address)) = next {
+            self.teaching = Some(*node);
+            effects.push(Effect::AddLearner { node: *node, address: address.clone() });
+        }
+    }
+}
+
 impl Behavior for Leader {
     const NOUN: &'static str = "leader";
     type Event = Event;
@@ -137,28 +170,37 @@ impl Behavior for Leader {
                 }
                 self.term = term;
                 self.proposed.clear();
+                self.teaching = None;
                 self.reports.clear();
                 if term.is_some() {
                     effects.push(Effect::Propose { action: Box::new(Action::LeaseRenew), relay: None });
                     effects.push(Effect::LeaseAfter { after_ms: LEASE_RENEW_INTERVAL.as_millis() as u64 });
                 }
             }
-            Event::Agreed { nodes, relays } => {
+            Event::Agreed { nodes, relays, strangers } => {
                 self.nodes = nodes;
                 self.relays = relays;
+                self.strangers = strangers;
                 let nodes = &self.nodes;
                 self.reports.retain(|from, _| nodes.contains(from));
                 self.verify(effects);
+                self.teach(effects);
             }
             Event::Reported { from, report } => {
                 if self.nodes.contains(&from) {
                     self.reports.insert(from, report);
                     self.verify(effects);
+                    self.teach(effects);
                 }
             }
             Event::Answered { relay } => {
                 if let Some(relay) = relay {
                     self.proposed.remove(&relay);
+                }
+            }
+            Event::Taught { node } => {
+                if self.teaching == Some(node) {
+                    self.teaching = None;
                 }
             }
             Event::LeaseTimer => {
@@ -188,7 +230,8 @@ mod tests {
 
     fn agreed(relays: &[(u64, bool)]) -> Event {
         let relays = relays.iter().map(|(relay, ready)| (NodeId(*relay), *ready)).collect();
-        Event::Agreed { nodes: vec![NodeId(1), NodeId(2), NodeId(3)], relays }
+        let strangers = BTreeMap::from([(NodeId(3), "c3:9443".to_owned())]);
+        Event::Agreed { nodes: vec![NodeId(1), NodeId(2), NodeId(3)], relays, strangers }
     }
 
     // RP-7: a relay is pending until a node has reached it.
@@ -203,7 +246,9 @@ mod tests {
         assert_eq!(on(&mut leader, Event::Reported { from: NodeId(2), report: report(2, Ok(10)) }), [], "its own word");
         assert_eq!(on(&mut leader, Event::Reported { from: NodeId(9), report: report(2, Ok(10)) }), [], "a stranger's");
         let effects = on(&mut leader, Event::Reported { from: NodeId(3), report: report(2, Ok(4_100)) });
-        let [Effect::Propose { action, relay: Some(NodeId(2)) }] = &effects[..] else { panic!("{effects:?}") };
+        let [Effect::Propose { action, relay: Some(NodeId(2)) }, Effect::AddLearner { .. }] = &effects[..] else {
+            panic!("{effects:?}")
+        };
         let reason = "reached by n3 in 4.1 ms".to_owned();
         assert_eq!(**action, Action::RelayVerified { relay: NodeId(2), ready: true, reason });
         assert_eq!(on(&mut leader, Event::Reported { from: NodeId(3), report: report(2, Ok(4_000)) }), [], "under way");
@@ -215,6 +260,18 @@ mod tests {
         on(&mut leader, agreed(&[(1, false)]));
         on(&mut leader, Event::Leads { term: Some(1) });
         assert_eq!(on(&mut leader, Event::Reported { from: NodeId(1), report: report(1, Ok(10)) }).len(), 1);
+    }
+
+    #[test]
+    fn a_control_node_that_is_there_learns_the_log() {
+        let mut leader = Leader::default();
+        on(&mut leader, Event::Leads { term: Some(1) });
+        assert_eq!(on(&mut leader, agreed(&[])), [], "it has not reported");
+        let learn = [Effect::AddLearner { node: NodeId(3), address: "c3:9443".into() }];
+        assert_eq!(on(&mut leader, Event::Reported { from: NodeId(3), report: Report::default() }), learn);
+        assert_eq!(on(&mut leader, agreed(&[])), [], "one at a time");
+        on(&mut leader, Event::Taught { node: NodeId(3) });
+        assert_eq!(on(&mut leader, agreed(&[])), learn, "and again, if it is still none");
     }
 
     #[test]

@@ -75,7 +75,12 @@ pub enum Event {
 /// What the node asks of the world.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Effect {
-    /// Keep the snapshot on disk before it is acted on again after a restart.
+    /// Everybody works by this snapshot from now on.
+    Snapshot {
+        /// The snapshot.
+        accepted: Box<Accepted>,
+    },
+    /// Keep the snapshot on disk for the next start.
     Keep,
     /// Anchors or revocations have changed.
     Trust,
@@ -278,6 +283,7 @@ impl Behavior for Node {
                 if active.is_some_and(|active| accepted.header.version <= active) {
                     return;
                 }
+                effects.push(Effect::Snapshot { accepted: accepted.clone() });
                 let before = self.accepted.replace(accepted);
                 effects.push(Effect::Keep);
                 self.change(before.as_deref(), effects);
@@ -387,14 +393,14 @@ mod tests {
         let mut node = Node::new(NodeId(6), None, CERTIFICATE);
         let effects =
             on(&mut node, 0, Event::Snapshot { accepted: accepted(1, &[(2, "fra:9443")], &[(1, link(1, 6))]) });
-        assert_eq!(effects[0], Effect::Keep);
+        assert!(matches!(effects[..2], [Effect::Snapshot { .. }, Effect::Keep]));
         assert!(effects.contains(&Effect::SessionStart { relay: NodeId(2), address: "fra:9443".into() }));
         assert!(effects.contains(&Effect::PeerStart { peer: NodeId(5) }));
         assert!(effects.iter().any(|effect| matches!(effect, Effect::LinkStart { link: LinkId(1), .. })));
         assert!(effects.iter().any(|effect| matches!(effect, Effect::Endpoints { wanted } if wanted.len() == 1)));
 
         let same = on(&mut node, 0, Event::Snapshot { accepted: accepted(2, &[(2, "fra:9443")], &[(1, link(1, 6))]) });
-        assert_eq!(same, [Effect::Keep], "a renewed lease over equal content moves nothing");
+        assert!(matches!(same[..], [Effect::Snapshot { .. }, Effect::Keep]), "a renewed lease over equal content moves nothing");
 
         let effects = on(&mut node, 0, Event::Snapshot { accepted: accepted(3, &[(2, "fra:1")], &[(1, link(2, 6))]) });
         assert!(effects.contains(&Effect::SessionTarget { relay: NodeId(2), address: "fra:1".into() }));

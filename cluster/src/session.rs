@@ -129,6 +129,11 @@ pub enum Event {
         /// The round-trip time in microseconds.
         round_trip_us: u64,
     },
+    /// A ping did not come back in time: the way there or back is dead, whatever the other direction says.
+    Silent {
+        /// The connection.
+        connection: u64,
+    },
     /// A timer has run out.
     Timer(Timer),
 }
@@ -200,6 +205,11 @@ pub enum Effect {
         /// When it runs out.
         after_ms: u64,
     },
+    /// Tell the node how far the relay is.
+    Measured {
+        /// The round-trip time in microseconds.
+        round_trip_us: u64,
+    },
     /// Tell the node that the relay is up: its session stands.
     Up {
         /// The connection.
@@ -223,6 +233,7 @@ impl crate::behavior::Event for Event {
             Self::Closed { .. } => "closed",
             Self::Registered { .. } => "registered",
             Self::Pong { .. } => "pong",
+            Self::Silent { .. } => "silent",
             Self::Timer(_) => "timer",
         }
     }
@@ -438,6 +449,14 @@ impl Behavior for Session {
             Event::Pong { connection, round_trip_us } => {
                 if self.connection() == Some(connection) {
                     self.round_trip_us = Some(round_trip_us);
+                    effects.push(Effect::Measured { round_trip_us });
+                }
+            }
+            Event::Silent { connection } => {
+                if self.connection() == Some(connection) {
+                    let reason = "its pings are not answered".to_owned();
+                    effects.push(Effect::Close { connection, reason: reason.clone() });
+                    self.ended(turn, reason, effects);
                 }
             }
             Event::Timer(timer) => self.timer(timer, effects),
@@ -510,6 +529,18 @@ mod tests {
         }
         assert_eq!(session, before);
         assert!(matches!(&on(&mut session, Event::Connected { connection: 8 })[..], [Effect::Close { .. }]));
+    }
+
+    // R6, R16: a way that is dead in one direction is noticed by the pings that go over both.
+    #[test]
+    fn a_silent_relay_is_left() {
+        let mut session = up();
+        let effects = on(&mut session, Event::Silent { connection: 1 });
+        assert!(matches!(
+            effects[..],
+            [Effect::Close { connection: 1, .. }, Effect::Down { .. }, Effect::Start { timer: Timer::Retry, .. }]
+        ));
+        assert_eq!(on(&mut session, Event::Silent { connection: 1 }), []);
     }
 
     // RP-32: a refused registration is tried again.

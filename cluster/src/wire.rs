@@ -110,6 +110,7 @@ messages! {
     crate::snapshot::SnapshotHeader = "snapshot header",
     crate::snapshot::SnapshotContent = "snapshot content",
     crate::snapshot::SignedSnapshot = "signed snapshot",
+    crate::snapshot::Accepted = "accepted snapshot",
     crate::grant::Grant = "grant",
     crate::grant::SignedGrant = "signed grant",
     crate::state::State = "state",

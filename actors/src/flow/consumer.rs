@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use super::{FlowView, Flows, Listed};
+use crate::{fabric::Fabric, ports::sleep};
 use postroad_cluster::{
     command::Refusal,
     grant::SignedGrant,
@@ -17,14 +19,10 @@ use postroad_cluster::{
 };
 use postroad_transport::{
     connection::Connection,
-    flow::{FlowCounters, FlowEnd, pump},
+    flow::{FlowCounters, FlowEnd, Receiver, Sender, pump},
     network::TcpStream,
     node_socket::CircuitKey,
 };
-use quinn_varint::VarInt;
-
-use super::{FlowView, Flows, Listed};
-use crate::{fabric::Fabric, ports::sleep};
 
 /// Takes an application's connection into a link.
 pub(crate) fn take(fabric: &Arc<Fabric>, link: LinkId, tcp: TcpStream) {
@@ -116,10 +114,7 @@ async fn carry(
     Ok(end)
 }
 
-async fn open(
-    circuit: &Connection,
-    frame: &OpenFrame,
-) -> Result<(postroad_transport::flow::Sender, postroad_transport::flow::Receiver), String> {
+async fn open(circuit: &Connection, frame: &OpenFrame) -> Result<(Sender, Receiver), String> {
     let lost = |error: &dyn std::fmt::Display| format!("the circuit ended: {error}");
     let (mut send, recv) = circuit.quinn().open_bi().await.map_err(|error| lost(&error))?;
     let bytes = wire::encode(frame);

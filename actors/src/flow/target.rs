@@ -26,7 +26,7 @@ use crate::{fabric::Fabric, ports::sleep, snapshot, vouch::Vouched};
 pub(crate) async fn serve(fabric: Arc<Fabric>, circuit: Connection) {
     let waiting = Arc::new(Semaphore::new(TUNNELS_WAITING_MAX));
     while let Ok((send, recv)) = circuit.quinn().accept_bi().await {
-        let stream = Stream { send, recv, done: false };
+        let stream = Stream(Some((send, recv)));
         match Arc::clone(&waiting).try_acquire_owned() {
             Ok(place) => {
                 tokio::spawn(take(Arc::clone(&fabric), circuit.node(), stream, place));
@@ -37,11 +37,7 @@ pub(crate) async fn serve(fabric: Arc<Fabric>, circuit: Connection) {
 }
 
 /// Both halves of a stream that resets when it is dropped: quinn would end it as if all had been sent.
-struct Stream {
-    send: Sender,
-    recv: Receiver,
-    done: bool,
-}
+struct Stream(Option<(Sender, Receiver)>);
 
 impl Stream {
     fn refuse(mut self, fabric: &Fabric, code: ResetCode) {
@@ -50,18 +46,16 @@ impl Stream {
     }
 
     fn end(&mut self, code: ResetCode) {
-        self.done = true;
+        let Some((mut send, mut recv)) = self.0.take() else { return };
         // Errors say that the stream has ended already.
-        let _ = self.send.reset((code as u32).into());
-        let _ = self.recv.stop((code as u32).into());
+        let _ = send.reset((code as u32).into());
+        let _ = recv.stop((code as u32).into());
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if !self.done {
-            self.end(ResetCode::Stopping);
-        }
+        self.end(ResetCode::Stopping);
     }
 }
 
@@ -96,7 +90,7 @@ async fn take(fabric: Arc<Fabric>, consumer: NodeId, mut stream: Stream, place: 
 
 /// Reads the first frame, checks it, and waits for a relay's word.
 async fn admitted(fabric: &Arc<Fabric>, consumer: NodeId, stream: &mut Stream) -> Result<OpenFrame, ResetCode> {
-    let frame = read(&mut stream.recv).await.ok_or(ResetCode::NotGranted)?;
+    let frame = read(stream).await.ok_or(ResetCode::NotGranted)?;
     check(fabric, consumer, &frame)?;
     let OpenFrame { tunnel, link, generation, .. } = frame;
     fabric.vouchers.wait(Vouched { consumer, tunnel, link, generation }).await;
@@ -105,7 +99,8 @@ async fn admitted(fabric: &Arc<Fabric>, consumer: NodeId, stream: &mut Stream) -
     Ok(frame)
 }
 
-async fn read(recv: &mut Receiver) -> Option<OpenFrame> {
+async fn read(stream: &mut Stream) -> Option<OpenFrame> {
+    let (_, recv) = stream.0.as_mut()?;
     let mut length = [0; 4];
     recv.read_exact(&mut length).await.ok()?;
     let length = u32::from_be_bytes(length) as usize;
@@ -157,8 +152,8 @@ async fn carry(fabric: &Arc<Fabric>, frame: &OpenFrame, stream: &mut Stream, cou
             return stream.end(ResetCode::TargetRefused);
         }
     };
-    let end = pump(tcp, &mut stream.send, &mut stream.recv, counters).await;
-    stream.done = true;
+    let Some((send, recv)) = stream.0.take() else { return };
+    let end = pump(tcp, send, recv, counters).await;
     tracing::debug!(link = %frame.link, tunnel = %frame.tunnel, %end, "flow ended");
 }
 

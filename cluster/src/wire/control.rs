@@ -46,6 +46,13 @@ pub enum ControlRequest {
         /// The JSON body, or nothing.
         body: Vec<u8>,
     },
+    /// A node's facts, passed on to the leader by the control node that got them.
+    Reported {
+        /// The node that reported.
+        from: NodeId,
+        /// What it reported.
+        report: Report,
+    },
 }
 
 /// What a control node answers.

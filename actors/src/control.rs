@@ -1,0 +1,180 @@
+//! The actor of this node's connections to control nodes: fetches snapshots over them and reports facts.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use postroad_cluster::{
+    control::{Control, Effect, Event},
+    id::{NodeId, Role, Version},
+    limits::{CALL_WAIT, DIAL_WAIT, REPORT_INTERVAL, SNAPSHOT_POLL},
+    node,
+    wire::control::{ControlRequest, ControlResponse, Report},
+};
+use postroad_transport::{
+    connection::{CloseCode, Connection},
+    endpoint::{Expect, transport},
+    tls::Protocol,
+};
+
+use crate::{
+    dial,
+    fabric::Fabric,
+    handle::Handle,
+    node::NODE,
+    ports::sleep,
+    session::{after, attend, run},
+    shell::Performer,
+    snapshot,
+};
+
+type Me = Handle<Control>;
+
+/// Where the connections to control nodes stand in the tree.
+pub(crate) const CONTROL: &str = "node/control";
+
+/// Performs what the connections to control nodes decide.
+pub(crate) struct ControlPerformer {
+    fabric: Arc<Fabric>,
+    open: BTreeMap<u64, NodeId>,
+}
+
+impl ControlPerformer {
+    pub(crate) const fn new(fabric: Arc<Fabric>) -> Self {
+        Self { fabric, open: BTreeMap::new() }
+    }
+
+    fn dial(&self, node: NodeId, address: String, me: &Me) {
+        let fabric = Arc::clone(&self.fabric);
+        let reason = format!("{address} did not answer within {} s", DIAL_WAIT.as_secs());
+        let late = Event::DialFailed { node, reason };
+        let work = async move {
+            let expect = Expect { node: Some(node), role: Role::Control };
+            match dial::dial(&fabric, &address, Protocol::Control, expect, transport::control()).await {
+                Ok(connection) => Event::Connected { node, connection: fabric.connections().add(connection) },
+                Err(reason) => Event::DialFailed { node, reason },
+            }
+        };
+        run(me, DIAL_WAIT, late, work);
+    }
+
+    fn begin(&mut self, node: NodeId, number: u64, me: &Me) {
+        let Some(connection) = self.fabric.connections().get(number) else { return };
+        tracing::info!(control = %node, "connected to a control node");
+        self.open.insert(number, node);
+        self.fabric.control_up(node, connection.clone());
+        let (fabric, back) = (Arc::clone(&self.fabric), me.clone());
+        attend(me, async move {
+            let reason = tokio::select! {
+                biased;
+                closed = connection.closed() => closed.to_string(),
+                reason = fetch(&fabric, &connection) => reason,
+                reason = report(&fabric, &connection) => reason,
+            };
+            fabric.control_down(node);
+            fabric.connections().remove(number);
+            connection.close(CloseCode::Done, &reason);
+            let _ = back.send(Event::Closed { node, connection: number, reason });
+        });
+    }
+
+    fn close(&mut self, number: u64, reason: &str) {
+        if let Some(node) = self.open.remove(&number) {
+            self.fabric.control_down(node);
+        }
+        if let Some(connection) = self.fabric.connections().remove(number) {
+            connection.close(CloseCode::Done, reason);
+        }
+    }
+}
+
+/// Asks for the next snapshot, again and again. Returns why that ended.
+async fn fetch(fabric: &Arc<Fabric>, connection: &Connection) -> String {
+    loop {
+        let present = fabric.snapshot();
+        let request = ControlRequest::SnapshotAfter {
+            have: present.as_ref().map_or(Version(0), |accepted| accepted.header.version),
+            content_hash: present.as_ref().map(|accepted| accepted.header.content_hash),
+        };
+        match connection.call::<ControlRequest, ControlResponse>(&request, SNAPSHOT_POLL).await {
+            Ok(ControlResponse::Snapshot(signed)) => match snapshot::open(fabric, *signed) {
+                Ok(accepted) => {
+                    let node = fabric.directory.find::<node::Node, ()>(NODE);
+                    // The node's actor sets it too; set here, the next question is about the next one.
+                    fabric.set_snapshot_if_newer(&accepted);
+                    if let Some(node) = node {
+                        let _ = node.send(node::Event::Snapshot { accepted: Box::new(accepted) });
+                    }
+                }
+                Err(reason) => {
+                    tracing::debug!(reason, "a snapshot was not taken");
+                    sleep(&*fabric.clock, CALL_WAIT / 10).await;
+                }
+            },
+            Ok(ControlResponse::Unchanged) => {}
+            Ok(ControlResponse::Refused(refusal)) => {
+                tracing::debug!(%refusal, "no snapshot from this control node");
+                sleep(&*fabric.clock, CALL_WAIT).await;
+            }
+            Ok(_) => return "the control node misunderstood the request".to_owned(),
+            Err(error) => return error.to_string(),
+        }
+    }
+}
+
+/// Reports the node's facts, again and again. Returns why that ended.
+async fn report(fabric: &Arc<Fabric>, connection: &Connection) -> String {
+    let mut wait = CALL_WAIT / 10;
+    loop {
+        sleep(&*fabric.clock, wait).await;
+        let request = ControlRequest::Report(facts(fabric));
+        let answer = connection.call::<ControlRequest, ControlResponse>(&request, CALL_WAIT).await;
+        if let Err(error) = answer {
+            return error.to_string();
+        }
+        // Soon after a change, so that a new relay is ready within a second; at leisure otherwise.
+        let pending =
+            fabric.snapshot().is_some_and(|accepted| accepted.content.relays.values().any(|view| !view.ready));
+        wait = if pending { REPORT_INTERVAL / 5 } else { REPORT_INTERVAL };
+    }
+}
+
+fn facts(fabric: &Fabric) -> Report {
+    let relays =
+        fabric.sessions().into_iter().filter_map(|(relay, standing)| Some((relay, Ok(standing.round_trip_us?))));
+    let mut relays: BTreeMap<NodeId, Result<u64, String>> = relays.collect();
+    if let Some(accepted) = fabric.snapshot() {
+        for relay in accepted.content.relays.keys() {
+            relays.entry(*relay).or_insert_with(|| Err("no session stands".to_owned()));
+        }
+    }
+    Report {
+        relays,
+        snapshot: fabric.snapshot().map_or(Version(0), |accepted| accepted.header.version),
+        flows: fabric.flows.len() as u64,
+    }
+}
+
+impl Performer<Control> for ControlPerformer {
+    type Reply = ();
+
+    fn perform(&mut self, effect: Effect, me: &Me) {
+        match effect {
+            Effect::Dial { node, address } => self.dial(node, address, me),
+            Effect::Use { node, connection } => self.begin(node, connection, me),
+            Effect::Close { connection, .. } => self.close(connection, "not needed any more"),
+            Effect::RetryAfter { node, after_ms } => after(me, after_ms, node.0, Event::Retry { node }),
+        }
+    }
+
+    fn first(&mut self, _me: &Me) -> Option<Event> {
+        Some(Event::Candidates { addresses: self.fabric.kept().controls })
+    }
+}
+
+impl Drop for ControlPerformer {
+    fn drop(&mut self) {
+        let open: Vec<u64> = self.open.keys().copied().collect();
+        for number in open {
+            self.close(number, "the actor of these connections ends");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The actor of one pair of nodes: the circuit to a peer and its channels, given to the node's socket.
+
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
+
+use postroad_cluster::{
+    id::{CircuitId, NodeId, Role},
+    limits::{CALL_WAIT, CIRCUIT_PACKET_BYTES, DIAL_WAIT},
+    peer::{Effect, Event, Peer, Timer, Tokens},
+    wire::session::{NodeRequest, NodeResponse},
+};
+use postroad_transport::{
+    connection::{CloseCode, Connection},
+    endpoint::Expect,
+    node_socket::{ChannelSpec, CircuitKey, CircuitSpec},
+    tls::Protocol,
+};
+
+use crate::{
+    fabric::Fabric,
+    flow::target,
+    handle::Handle,
+    session::{after, attend, run},
+    shell::Performer,
+    supervisor::SupervisorHandle,
+};
+
+type Me = Handle<Peer>;
+
+/// Where pairs stand in the tree.
+pub(crate) const PEERS: &str = "node/peers";
+
+/// The label of the exporter that authenticates the moves of a circuit.
+const PATH_LABEL: &str = "EXPORTER-postroad-path";
+
+/// The id of a pair's actor.
+pub(crate) fn child(peer: NodeId) -> String {
+    format!("peer-{}", peer.0)
+}
+
+/// The actor of a pair.
+pub(crate) fn find(fabric: &Fabric, peer: NodeId) -> Option<Me> {
+    fabric.directory.find(&format!("{PEERS}/{}", child(peer)))
+}
+
+/// The actors of all pairs.
+pub(crate) fn peers(fabric: &Fabric) -> Vec<Me> {
+    let Some(supervisor) = SupervisorHandle::find(&fabric.directory, PEERS) else { return Vec::new() };
+    let ids = supervisor.children();
+    ids.iter().filter_map(|id| fabric.directory.find(&format!("{PEERS}/{id}"))).collect()
+}
+
+/// Performs what a pair decides.
+pub(crate) struct PeerPerformer {
+    fabric: Arc<Fabric>,
+    peer: NodeId,
+    addresses: BTreeMap<CircuitId, SocketAddr>,
+    connections: BTreeMap<CircuitId, u64>,
+}
+
+impl PeerPerformer {
+    pub(crate) const fn new(fabric: Arc<Fabric>, peer: NodeId) -> Self {
+        Self { fabric, peer, addresses: BTreeMap::new(), connections: BTreeMap::new() }
+    }
+
+    const fn key(&self, circuit: CircuitId) -> CircuitKey {
+        CircuitKey { peer: self.peer, circuit }
+    }
+
+    fn circuit_add(&mut self, circuit: CircuitId) {
+        let spec = CircuitSpec {
+            key: self.key(circuit),
+            me: self.fabric.me,
+            packet_bytes: CIRCUIT_PACKET_BYTES,
+            larger_bytes: CIRCUIT_PACKET_BYTES,
+        };
+        match self.fabric.socket.circuit_add(spec) {
+            Ok(address) => {
+                self.addresses.insert(circuit, address);
+            }
+            Err(error) => tracing::error!(peer = %self.peer, %circuit, %error, "circuit not added"),
+        }
+    }
+
+    fn circuit_remove(&mut self, circuit: CircuitId, reason: &str) {
+        if let Some(connection) = self.connections.remove(&circuit).and_then(|it| self.fabric.connections().remove(it))
+        {
+            connection.close(CloseCode::Done, reason);
+        }
+        self.addresses.remove(&circuit);
+        self.fabric.socket.circuit_remove(self.key(circuit));
+    }
+
+    fn channel_open(&self, relay: NodeId, circuit: CircuitId, me: &Me) {
+        let peer = self.peer;
+        let refused = move |reason: String| Event::ChannelRefused { relay, circuit, reason };
+        let Some(session) = self.fabric.session(relay) else {
+            let _ = me.send(refused("there is no session with the relay".to_owned()));
+            return;
+        };
+        let late = refused("the relay did not answer in time".to_owned());
+        let work = async move {
+            let request = NodeRequest::ChannelOpen { circuit, peer };
+            match session.connection.call::<NodeRequest, NodeResponse>(&request, CALL_WAIT).await {
+                Ok(NodeResponse::ChannelOpened { token_out, token_in }) => {
+                    let tokens = Tokens { outgoing: token_out, incoming: token_in };
+                    Event::ChannelOpened { relay, circuit, tokens }
+                }
+                Ok(NodeResponse::Refused(refusal)) => refused(refusal.to_string()),
+                Ok(_) => refused("the relay misunderstood the request".to_owned()),
+                Err(error) => refused(error.to_string()),
+            }
+        };
+        run(me, CALL_WAIT * 2, late, work);
+    }
+
+    fn channel_close(&self, relay: NodeId, circuit: CircuitId, me: &Me) {
+        let Some(session) = self.fabric.session(relay) else { return };
+        let request = NodeRequest::ChannelClose { circuit, peer: self.peer };
+        attend(me, async move {
+            // The relay also forgets it with the session.
+            let _ = session.connection.call::<NodeRequest, NodeResponse>(&request, CALL_WAIT).await;
+        });
+    }
+
+    fn channel_add(&self, relay: NodeId, circuit: CircuitId, tokens: Tokens) {
+        let Some(session) = self.fabric.session(relay) else { return };
+        let relays = self.fabric.snapshot().map(|accepted| accepted.content.relays.clone()).unwrap_or_default();
+        let domain = relays.get(&relay).map(|view| view.domain.clone()).unwrap_or_default();
+        let shares =
+            |other: &postroad_cluster::snapshot::RelayView| !domain.independence(&other.domain).is_independent();
+        let spec = ChannelSpec {
+            relay,
+            address: session.address,
+            token_out: tokens.outgoing,
+            token_in: tokens.incoming,
+            shares_domain_with: relays.iter().filter(|(_, view)| shares(view)).map(|(other, _)| *other).collect(),
+        };
+        if let Err(error) = self.fabric.socket.channel_add(self.key(circuit), spec) {
+            tracing::error!(peer = %self.peer, %relay, %error, "channel not added");
+        }
+    }
+
+    fn dial(&self, circuit: CircuitId, me: &Me) {
+        let failed = move |reason: String| Event::DialFailed { circuit, reason };
+        let key = self.key(circuit);
+        let transport = self.fabric.socket.transport_config(key, self.fabric.flow_wait());
+        let (Some(address), Ok(transport)) = (self.addresses.get(&circuit).copied(), transport) else {
+            let _ = me.send(failed("the circuit is gone".to_owned()));
+            return;
+        };
+        let fabric = Arc::clone(&self.fabric);
+        let late = failed(format!("the peer did not answer within {} s", DIAL_WAIT.as_secs()));
+        let work = async move {
+            let expect = Expect { node: Some(key.peer), role: Role::Node };
+            match fabric.outbound.connect(address, Protocol::Flow, expect, transport).await {
+                Ok(connection) => match keyed(&fabric, key, &connection) {
+                    Ok(()) => Event::Connected { circuit, connection: fabric.connections().add(connection) },
+                    Err(reason) => failed(reason),
+                },
+                Err(error) => failed(error.to_string()),
+            }
+        };
+        run(me, DIAL_WAIT, late, work);
+    }
+
+    fn up(&mut self, circuit: CircuitId, number: u64, me: &Me) {
+        let Some(connection) = self.fabric.connections().get(number) else { return };
+        self.connections.insert(circuit, number);
+        tracing::info!(peer = %self.peer, %circuit, "circuit stands");
+        self.fabric.circuit_up(self.peer, self.key(circuit), connection.clone());
+        let (fabric, back) = (Arc::clone(&self.fabric), me.clone());
+        attend(me, async move {
+            target::serve(fabric, connection.clone()).await;
+            let closed = connection.closed().await;
+            let _ = back.send(Event::Closed { circuit, connection: number, reason: closed.to_string() });
+        });
+    }
+}
+
+/// Tells the socket of a circuit's connection, so that it authenticates moves and knows what is in flight.
+fn keyed(fabric: &Fabric, key: CircuitKey, connection: &Connection) -> Result<(), String> {
+    let secret = connection.exporter(PATH_LABEL);
+    let figures = Arc::new(connection.quinn().clone());
+    fabric.socket.circuit_connected(key, figures, &secret).map_err(|error| error.to_string())
+}
+
+/// Takes a circuit that a peer has dialled: it must come from the peer to whom the circuit's address belongs.
+pub(crate) fn accepted(fabric: &Arc<Fabric>, connection: Connection) {
+    let refuse = |reason: &str| {
+        tracing::warn!(peer = %connection.node(), reason, "a circuit was refused");
+        connection.close(CloseCode::Refused, reason);
+    };
+    let Some(key) = fabric.socket.circuit_of(connection.remote_address()) else {
+        return refuse("flows come through a circuit, not by a plain connection");
+    };
+    if key.peer != connection.node() {
+        return refuse("this circuit belongs to another node");
+    }
+    let Some(peer) = find(fabric, key.peer) else { return refuse("there is no link between the two nodes") };
+    if let Err(reason) = keyed(fabric, key, &connection) {
+        return refuse(&reason);
+    }
+    let number = fabric.connections().add(connection);
+    if peer.send(Event::Connected { circuit: key.circuit, connection: number }).is_err() {
+        fabric.connections().remove(number);
+    }
+}
+
+impl Performer<Peer> for PeerPerformer {
+    type Reply = ();
+
+    fn perform(&mut self, effect: Effect, me: &Me) {
+        match effect {
+            Effect::CircuitAdd { circuit } => self.circuit_add(circuit),
+            Effect::CircuitRemove { circuit, reason } => self.circuit_remove(circuit, &reason),
+            Effect::ChannelOpen { relay, circuit } => self.channel_open(relay, circuit, me),
+            Effect::ChannelClose { relay, circuit } => self.channel_close(relay, circuit, me),
+            Effect::ChannelAdd { relay, circuit, tokens } => self.channel_add(relay, circuit, tokens),
+            Effect::ChannelRemove { relay, circuit } => {
+                self.fabric.socket.channel_remove(self.key(circuit), relay);
+            }
+            Effect::Dial { circuit } => self.dial(circuit, me),
+            Effect::Up { circuit, connection } => self.up(circuit, connection, me),
+            Effect::Down { reason } => {
+                tracing::warn!(peer = %self.peer, reason, "circuit ended");
+                self.fabric.circuit_down(self.peer);
+            }
+            Effect::Start { timer, after_ms } => {
+                let key = match timer {
+                    Timer::Dial => 0,
+                    Timer::Channel(relay) => relay.0 + 1,
+                };
+                after(me, after_ms, key, Event::Timer(timer));
+            }
+        }
+    }
+
+    fn first(&mut self, me: &Me) -> Option<Event> {
+        for relay in self.fabric.sessions().into_keys() {
+            let _ = me.send(Event::RelayUp { relay });
+        }
+        None
+    }
+}
+
+impl Drop for PeerPerformer {
+    fn drop(&mut self) {
+        let circuits: Vec<CircuitId> = self.addresses.keys().copied().collect();
+        for circuit in circuits {
+            self.circuit_remove(circuit, "the pair's actor ends");
+        }
+        self.fabric.circuit_down(self.peer);
+    }
+}
