@@ -6,6 +6,7 @@
 //! | `consensus.rs`     | [`Consensus`], one member of the group: propose, read, hand over, shut down       |
 //! | `consensus/`       | `incoming.rs` what other members ask, `change.rs` changes of the members, `status.rs` what people see |
 //! | `options.rs`       | what a member needs to start, with the ports [`Carrier`] and [`Observer`]          |
+//! | `cause.rs`         | why a term began                                                                 |
 //! | `quorum.rs`        | which change of the members is refused, and why: pure                             |
 //! | `error.rs`         | every error, with its code                                                        |
 //! | `log.rs`           | the log and the vote on the store                                                 |

@@ -148,11 +148,10 @@ impl Iterator for Pieces {
     type Item = io::Result<Entry>;
 
     fn next(&mut self) -> Option<io::Result<Entry>> {
-        if self.piece.is_empty() && !self.ended && self.next < self.until {
-            if let Err(error) = self.read() {
-                self.ended = true;
-                return Some(Err(error));
-            }
+        let is_due = self.piece.is_empty() && !self.ended && self.next < self.until;
+        if is_due && let Err(error) = self.read() {
+            self.ended = true;
+            return Some(Err(error));
         }
         self.piece.pop_front().as_ref().map(stored_entry)
     }

@@ -89,8 +89,8 @@ impl Peer {
         answer.map_err(|found| RPCError::Unreachable(Unreachable::from_string(found)))
     }
 
-    fn voted(&self, answer: RaftAnswer) -> Result<VoteResponse<Types>, RPCError<Types>> {
-        let RaftAnswer::Voted { vote, granted, last } = answer else { return Err(unexpected(self.to).into()) };
+    fn voted(&self, answer: &RaftAnswer) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        let &RaftAnswer::Voted { vote, granted, last } = answer else { return Err(unexpected(self.to).into()) };
         Ok(VoteResponse::new(types::vote(vote)?, types::log_id_of(last)?, granted))
     }
 
@@ -179,7 +179,7 @@ impl RaftNetworkV2<Types> for Peer {
         let last = types::place_of(request.last_log_id.as_ref());
         let message = RaftMessage::Vote { vote, last, handed_over: request.leadership_transfer };
         let answer = self.ask(&message, option.soft_ttl()).await?;
-        self.voted(answer)
+        self.voted(&answer)
     }
 
     async fn pre_vote(
@@ -190,7 +190,7 @@ impl RaftNetworkV2<Types> for Peer {
         let vote = types::vote_record(&request.vote);
         let message = RaftMessage::PreVote { vote, last: types::place_of(request.last_log_id.as_ref()) };
         let answer = self.ask(&message, option.soft_ttl()).await?;
-        self.voted(answer)
+        self.voted(&answer)
     }
 
     async fn full_snapshot(
@@ -224,14 +224,85 @@ impl RaftNetworkV2<Types> for Peer {
         match self.ask(&message, option.soft_ttl()).await? {
             RaftAnswer::HandOverTaken => Ok(Ok(())),
             RaftAnswer::HandOverOutdated { vote } => Ok(Err(TransferLeaderError::VoteChanged {
-                expected: request.from_leader().clone(),
+                expected: *request.from_leader(),
                 actual: types::vote(vote)?,
             })),
             RaftAnswer::HandOverBehind { last } => Ok(Err(TransferLeaderError::LogNotFlushed {
-                expected: request.last_log_id().cloned(),
+                expected: request.last_log_id().copied(),
                 actual: types::log_id_of(last)?,
             })),
             _ => Err(unexpected(self.to).into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, atomic::AtomicU64, atomic::Ordering};
+
+    use postroad_cluster::wire::raft::{LogPlace, MembershipRecord};
+
+    use super::*;
+    use crate::{
+        options::Reply,
+        reassembly::{Chunk, Reassembly, Taken},
+    };
+
+    /// A member that reassembles, and loses every third chunk.
+    #[derive(Default)]
+    struct Receiver {
+        calls: AtomicU64,
+        reassembly: Mutex<Reassembly>,
+        whole: Mutex<Option<Vec<u8>>>,
+        deaf: bool,
+    }
+
+    impl Carrier for Receiver {
+        fn call(&self, _to: NodeId, message: Vec<u8>, _deadline: Duration) -> Reply {
+            assert!(message.len() < RAFT_CHUNK_BYTES + 1_024);
+            if self.deaf || self.calls.fetch_add(1, Ordering::Relaxed) % 3 == 2 {
+                return Box::pin(async { Err("lost".to_owned()) });
+            }
+            let Ok(RaftMessage::Snapshot { vote, meta, offset, total, chunk }) = wire::decode(&message) else {
+                panic!("a chunk was expected");
+            };
+            let chunk = Chunk { from: NodeId(1), term: vote.term, meta, offset, total, bytes: chunk };
+            let answer = match self.reassembly.lock().unwrap().take(chunk) {
+                Taken::From(offset) => RaftAnswer::SnapshotFrom { offset },
+                Taken::Whole(data) => {
+                    *self.whole.lock().unwrap() = Some(data);
+                    RaftAnswer::SnapshotTaken { vote }
+                }
+                Taken::Refused(message) => RaftAnswer::Failed { code: "BAD".to_owned(), message },
+            };
+            Box::pin(async move { Ok(wire::encode(&answer)) })
+        }
+    }
+
+    async fn send(receiver: Arc<Receiver>, data: &[u8]) -> Result<Vote, RPCError<Types>> {
+        let peers = Peers { carrier: receiver, causes: Arc::new(Causes::new()) };
+        let peer = Peer { peers, to: NodeId(2) };
+        let vote = types::vote(VoteRecord { term: 3, node: NodeId(1), granted: true }).unwrap();
+        let meta = StateSnapshotMeta {
+            last: LogPlace { term: 1, index: 9 },
+            membership_at: None,
+            membership: MembershipRecord::default(),
+        };
+        peer.send_chunks(&vote, &meta, data).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_snapshot_of_many_chunks_arrives_whole_though_some_are_lost() {
+        let data: Vec<u8> = (0..5 * RAFT_CHUNK_BYTES + 7).map(|at| (at % 251) as u8).collect();
+        let receiver = Arc::new(Receiver::default());
+        let vote = send(Arc::clone(&receiver), &data).await.unwrap();
+        assert_eq!(vote.leader_id.term, 3);
+        assert!(receiver.whole.lock().unwrap().as_deref() == Some(&data[..]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_member_that_never_answers_is_given_up() {
+        let receiver = Arc::new(Receiver { deaf: true, ..Receiver::default() });
+        assert!(matches!(send(receiver, &[1; 10]).await, Err(RPCError::Unreachable(_))));
     }
 }

@@ -59,7 +59,7 @@ impl Default for Timing {
         Self {
             heartbeat: Duration::from_millis(500),
             election_min: Duration::from_millis(1_500),
-            election_max: Duration::from_millis(3_000),
+            election_max: Duration::from_secs(3),
         }
     }
 }

@@ -31,6 +31,11 @@ impl View {
         (self.last + 1).saturating_sub(next)
     }
 
+    /// Whether every member answers.
+    pub(crate) fn all_answer(&self) -> bool {
+        self.voters.union(&self.learners).all(|node| self.live.contains(node))
+    }
+
     /// Whether the group may lose `node`, voter or not.
     pub(crate) fn check_loss(&self, node: NodeId) -> Result<(), Refusal> {
         if !self.voters.contains(&node) {

@@ -7,7 +7,7 @@ use openraft::{
     error::{ChangeMembershipError, ClientWriteError, RaftError},
 };
 use postroad_cluster::{command::Refusal, id::NodeId, limits};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Consensus, why};
 use crate::{error::ChangeError, quorum::View, types::Types};
@@ -72,8 +72,7 @@ impl Consensus {
     }
 
     async fn lose(&self, node: NodeId, keep_learning: bool) -> Result<(), ChangeError> {
-        let view = self.leader_view()?;
-        view.check_loss(node).map_err(ChangeError::Refused)?;
+        let (view, ()) = self.agreeing(|view| view.check_loss(node)).await?;
         if node == self.0.me {
             let leader = self.step_down().await?;
             return Err(ChangeError::NotLeader { leader: Some(leader) });
@@ -95,7 +94,7 @@ impl Consensus {
     /// case the others elect a leader, perhaps this one again.
     pub async fn step_down(&self) -> Result<NodeId, ChangeError> {
         let _changing = self.0.changing.try_lock().map_err(|_| in_progress())?;
-        let heir = self.leader_view()?.heir().map_err(ChangeError::Refused)?;
+        let (_, heir) = self.agreeing(View::heir).await?;
         let mut leadership = self.leadership();
         let asked = self.0.raft.trigger().transfer_leader(heir.0).await;
         asked.map_err(|fatal| ChangeError::Stopped { why: why(&fatal) })?;
@@ -105,6 +104,23 @@ impl Consensus {
             Ok(Some(now)) => other(now.leader).ok_or(ChangeError::NotLeader { leader: None }),
             Ok(None) => Err(ChangeError::Stopped { why: "it was shut down".to_owned() }),
             Err(_) => Err(ChangeError::Unknown { found: format!("{heir} was asked to lead and has not begun to") }),
+        }
+    }
+
+    /// Asks `check`, and again after each heartbeat while some member is silent: a new leader has heard of nobody yet,
+    /// which is no reason to refuse. After an election's time it is.
+    async fn agreeing<T>(&self, check: impl Fn(&View) -> Result<T, Refusal>) -> Result<(View, T), ChangeError> {
+        let timing = self.0.timing;
+        let deadline = Instant::now() + timing.election_max;
+        loop {
+            let view = self.leader_view()?;
+            match check(&view) {
+                Ok(found) => return Ok((view, found)),
+                Err(refusal) if view.all_answer() || Instant::now() >= deadline => {
+                    return Err(ChangeError::Refused(refusal));
+                }
+                Err(_) => sleep(timing.heartbeat).await,
+            }
         }
     }
 
@@ -122,13 +138,12 @@ impl Consensus {
 
     async fn change(
         &self,
-        check: impl FnOnce(&View) -> Result<(), Refusal>,
+        check: impl Fn(&View) -> Result<(), Refusal>,
         changes: Changes,
         retain: bool,
     ) -> Result<(), ChangeError> {
         let _changing = self.0.changing.try_lock().map_err(|_| in_progress())?;
-        let view = self.leader_view()?;
-        check(&view).map_err(ChangeError::Refused)?;
+        self.agreeing(check).await?;
         if self.members_are_joint() {
             self.complete().await?;
         }
