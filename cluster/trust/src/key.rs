@@ -93,6 +93,37 @@ pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     hash
 }
 
+/// A SHA-256 over what arrives piece by piece, for content that is too long to hold at once.
+#[derive(Clone, Debug)]
+pub struct Sha256(digest::Context);
+
+impl Sha256 {
+    /// The hash of nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(digest::Context::new(&digest::SHA256))
+    }
+
+    /// Takes the next piece.
+    pub fn update(&mut self, piece: &[u8]) {
+        self.0.update(piece);
+    }
+
+    /// The hash of all pieces, one after the other.
+    #[must_use]
+    pub fn finish(self) -> [u8; 32] {
+        let mut hash = [0; 32];
+        hash.copy_from_slice(self.0.finish().as_ref());
+        hash
+    }
+}
+
+impl Default for Sha256 {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// Checks an Ed25519 signature over `message`.
 ///
 /// # Errors
@@ -209,6 +240,16 @@ mod tests {
         ] {
             assert_eq!(verify_signature(&key, message, signature), Err(TrustError::SignatureInvalid));
         }
+    }
+
+    #[test]
+    fn a_hash_over_pieces_is_the_hash_of_the_whole() {
+        let mut hash = Sha256::new();
+        hash.update(b"");
+        hash.update(b"abc");
+        hash.update(b"def");
+        assert_eq!(hash.finish(), sha256(&[b"abcdef"]));
+        assert_ne!(Sha256::new().finish(), sha256(&[b"abcdef"]));
     }
 
     #[test]

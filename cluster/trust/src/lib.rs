@@ -31,7 +31,7 @@ pub use error::TrustError;
 pub use grant::{sign_grant, verify_grant};
 pub use identity::{PeerIdentity, Serial, read_identity};
 pub use issuer::{Issuer, Subject};
-pub use key::{Fingerprint, PublicKey, SigningKey, sha256, verify_signature};
+pub use key::{Fingerprint, PublicKey, Sha256, SigningKey, sha256, verify_signature};
 pub use signed::Signed;
 pub use snapshot::{content_hash, sign_snapshot, verify_snapshot};
 pub use token::{JoinSecret, TokenVerifier};
