@@ -147,7 +147,7 @@ impl Circuit {
             round_trip: channel.round_trip,
             proven_age: channel.proven().map(|sent| now.since(sent)),
             carried_bytes: channel.carried_bytes,
-            too_small: channel.proven().is_some() && channel.carried_bytes < self.packet_bytes,
+            too_small: channel.too_small,
         };
         self.channels.iter().map(view).collect()
     }
@@ -160,7 +160,8 @@ impl Circuit {
         };
         let Some(relay) = self.path.relay else { return "no relay".into() };
         let mine = self.channels.get(&relay).and_then(|channel| channel.round_trip);
-        let next = self.best(now, Some(relay)).and_then(|next| self.channels.get(&next).map(|it| (next, it.round_trip)));
+        let next =
+            self.best(now, Some(relay)).and_then(|next| self.channels.get(&next).map(|it| (next, it.round_trip)));
         match next {
             Some((next, round_trip)) => format!("{relay}: {}, next {next} {}", figure(mine), figure(round_trip)),
             None => format!("{relay}: {}, no other", figure(mine)),
@@ -267,7 +268,10 @@ impl Circuit {
         if figures.acknowledged != self.watch.acknowledged {
             self.watch.acknowledged = figures.acknowledged;
             self.watch.patience = 0;
-            self.stranded = false;
+            if let Some(relay) = self.path.relay.filter(|_| self.stranded) {
+                self.stranded = false;
+                effects.push(Effect::Resend { relay });
+            }
             if self.double.is_some() && self.moved < now {
                 self.double = None;
             }
@@ -337,7 +341,7 @@ impl Circuit {
     fn echoed(&mut self, now: Moment, relay: NodeId, sequence: u64, effects: &mut Vec<Effect>) {
         let Some(channel) = self.channels.get_mut(&relay) else { return };
         let before = channel.proven();
-        if !channel.echoed(now, sequence) {
+        if !channel.echoed(now, sequence, self.packet_bytes) {
             return;
         }
         let sent_in_silence = channel.proven() > before && channel.proven() >= Some(self.watch.since);
@@ -459,14 +463,14 @@ impl Circuit {
     }
 
     fn last_resort(&self, channel: &Channel) -> bool {
-        channel.avoided || channel.carried_bytes < self.packet_bytes
+        channel.avoided || channel.too_small || channel.carried_bytes < self.packet_bytes
     }
 
     /// Leaves a relay that drains, or is too small for the circuit's packets, as soon as a proper one is there.
     fn leave_last_resort(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         let Some(relay) = self.path.relay.filter(|_| self.connected && !self.stranded) else { return };
         let Some(current) = self.channels.get(&relay) else { return };
-        if !self.last_resort(current) || (!current.avoided && current.proven().is_none()) {
+        if !current.avoided && !current.too_small {
             return;
         }
         let reason = if current.avoided { MoveReason::Draining } else { MoveReason::TooSmall };

@@ -231,6 +231,10 @@ pub const PROBE_LARGER_ROUNDS: u64 = 30;
 /// The size of probes where the circuit's own never comes back: what every QUIC path carries.
 pub const PROBE_SMALL_BYTES: u32 = 1_200;
 
+/// A relay is too small for a circuit's packets after this many probes of full size went missing beside small ones that
+/// came back; one or two may just be lost.
+pub const PROBE_FULL_MISSES: u8 = 3;
+
 /// Probes of a peer answered over one channel in a second; its own rounds and bursts stay under it.
 pub const PROBE_ANSWERS_PER_SECOND: u32 = 400;
 

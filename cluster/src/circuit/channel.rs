@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     id::NodeId,
     limits::{
-        PROBE_BURST, PROBE_BURST_INTERVAL, PROBE_FRESH, PROBE_PATIENCE, PROBE_PATIENCE_UNKNOWN, PROBE_ROUNDS_KEPT,
-        PROBE_SMALL_BYTES,
+        PROBE_BURST, PROBE_BURST_INTERVAL, PROBE_FRESH, PROBE_FULL_MISSES, PROBE_PATIENCE, PROBE_PATIENCE_UNKNOWN,
+        PROBE_ROUNDS_KEPT, PROBE_SMALL_BYTES,
     },
     time::{Moment, Span},
 };
@@ -46,6 +46,12 @@ pub(super) struct Channel {
     /// The largest packet that a probe has carried there and back, without our header.
     pub(super) carried_bytes: u32,
     missed_in_row: u32,
+    /// When the first small probe came back since one of full size did.
+    small_since: Option<Moment>,
+    /// Probes of full size that went missing since then.
+    full_missing: u8,
+    /// Whether the relay carries small packets only.
+    pub(super) too_small: bool,
     burst_left: u8,
     burst_at: Moment,
     /// Whether the outside was last told that the relay is a candidate.
@@ -116,12 +122,19 @@ impl Channel {
     }
 
     /// A probe came back. False if it is unknown (forged, repeated or far too late).
-    pub(super) fn echoed(&mut self, now: Moment, sequence: u64) -> bool {
+    pub(super) fn echoed(&mut self, now: Moment, sequence: u64, packet_bytes: u32) -> bool {
         let Some(sent) = self.outstanding.remove(&sequence) else { return false };
         let took = now.since(sent.at);
         self.proven = self.proven.max(Some(sent.at));
         self.missed_in_row = 0;
         self.carried_bytes = self.carried_bytes.max(sent.bytes);
+        if sent.bytes >= packet_bytes {
+            self.small_since = None;
+            self.full_missing = 0;
+            self.too_small = false;
+        } else if self.small_since.is_none() {
+            self.small_since = Some(sent.at);
+        }
         if !sent.extra {
             self.round_trip = Some(self.round_trip.map_or(took, |smooth| (smooth * 7 + took) / 8));
         }
@@ -144,6 +157,16 @@ impl Channel {
                 self.carried_bytes = self.carried_bytes.min(packet_bytes);
                 continue;
             }
+            if sent.bytes >= packet_bytes && self.small_since.is_some_and(|since| sent.at > since) {
+                self.full_missing = self.full_missing.saturating_add(1);
+                if self.full_missing >= PROBE_FULL_MISSES {
+                    self.too_small = true;
+                    self.carried_bytes = PROBE_SMALL_BYTES;
+                }
+            }
+            if sent.bytes >= packet_bytes && self.too_small {
+                continue;
+            }
             lost = true;
             self.missing = self.missing.max(Some(sent.at));
             self.missed_in_row += 1;
@@ -153,15 +176,12 @@ impl Channel {
         if lost && self.missed_in_row == 1 {
             self.burst(now);
         }
-        if lost && self.missed_in_row > u32::from(PROBE_BURST) {
-            self.carried_bytes = 0;
-        }
         lost
     }
 
     /// How large the next probe is: the circuit's size, and every other one small where that never comes back.
     pub(super) fn probe_bytes(&self, packet_bytes: u32, sequence: u64) -> u32 {
-        let stuck = self.missed_in_row > u32::from(PROBE_BURST) || self.carried_bytes == PROBE_SMALL_BYTES;
+        let stuck = self.missed_in_row > u32::from(PROBE_BURST) || self.small_since.is_some();
         if stuck && sequence.is_multiple_of(2) { PROBE_SMALL_BYTES.min(packet_bytes) } else { packet_bytes }
     }
 
