@@ -22,10 +22,11 @@ use postroad_cluster::{
     limits::ACCEPT_QUEUE_MAX,
     time::{Clock, Entropy},
 };
-use quinn::{AsyncUdpSocket, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn::{AsyncUdpSocket, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt};
 use tokio::sync::mpsc;
 
 pub use accept::{Accepted, Joiner};
+pub(crate) use connect::first_ids;
 pub use connect::{ConnectError, ConnectFailure, Expect};
 
 use crate::{
@@ -49,6 +50,9 @@ pub struct EndpointOptions {
     /// The timeouts and windows of connections that others dial: [`transport::listener`], or those of circuits. Where
     /// the two ends differ in their idle timeout, the shorter one counts.
     pub transport: Arc<TransportConfig>,
+    /// The transport of each connection by the address that dials, in place of `transport`: circuits have one each. An
+    /// address without one is refused.
+    pub transport_of: Option<TransportOf>,
     /// A secret that outlives restarts: from it come the ids and the stateless resets, so that the peers of a restarted
     /// process learn at once that their connections are gone.
     pub secret: [u8; 32],
@@ -61,6 +65,9 @@ impl fmt::Debug for EndpointOptions {
         f.debug_struct("EndpointOptions").field("protocols", &self.protocols).finish_non_exhaustive()
     }
 }
+
+/// The transport for a dialling address.
+pub type TransportOf = Arc<dyn Fn(SocketAddr) -> Option<Arc<TransportConfig>> + Send + Sync>;
 
 /// What an endpoint has counted since it began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,6 +95,8 @@ struct Shared {
     entropy: Arc<dyn Entropy>,
     identity: SharedIdentity,
     trust: SharedTrust,
+    server: ServerConfig,
+    transport_of: Option<TransportOf>,
     half_open: AtomicUsize,
     counts: Mutex<EndpointCounts>,
 }
@@ -98,14 +107,15 @@ impl Endpoint {
     /// # Errors
     /// If the socket does not know its address, or the payload size is out of range.
     pub fn new(socket: Arc<dyn AsyncUdpSocket>, options: EndpointOptions) -> io::Result<Self> {
-        let EndpointOptions { clock, entropy, identity, trust, protocols, transport, secret, udp_payload_bytes_max } =
+        let EndpointOptions { clock, entropy, identity, trust, protocols, transport, transport_of, secret, .. } =
             options;
+        let udp_payload_bytes_max = options.udp_payload_bytes_max;
         let mut config = endpoint_config(&*entropy, &secret);
         config.max_udp_payload_size(udp_payload_bytes_max).map_err(io::Error::other)?;
         reset::outlive_restarts(&mut config, &secret, &clock);
         let server = accept::server_config(&identity, &trust, &clock, &*entropy, &protocols, transport);
         let quinn =
-            quinn::Endpoint::new_with_abstract_socket(config, Some(server), socket, Arc::new(TokioRuntime))?;
+            quinn::Endpoint::new_with_abstract_socket(config, Some(server.clone()), socket, Arc::new(TokioRuntime))?;
         let (sender, accepted) = mpsc::channel(ACCEPT_QUEUE_MAX);
         let shared = Arc::new(Shared {
             quinn,
@@ -113,6 +123,8 @@ impl Endpoint {
             entropy,
             identity,
             trust,
+            server,
+            transport_of,
             half_open: AtomicUsize::new(0),
             counts: Mutex::default(),
         });

@@ -3,6 +3,7 @@
 pub mod network;
 pub mod connection;
 pub mod endpoint;
+pub mod join;
 pub mod tls;
 mod address;
 pub mod controller;

@@ -27,7 +27,7 @@ use rustls::{
 
 pub use protocol::Protocol;
 pub use shared::{Identity, Shared, SharedIdentity, SharedTrust};
-pub(crate) use verifier::{JoinVerifier, PeerVerifier};
+pub(crate) use verifier::{JoinVerifier, PeerVerifier, Seen};
 
 /// What a verifier leaves for whoever asked for the handshake: rustls carries only text.
 pub(crate) type Slot<T> = Arc<Mutex<Option<T>>>;

@@ -55,7 +55,9 @@ impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sent {} a {}: ", self.peer, self.request)?;
         match &self.failure {
-            CallFailure::TimedOut(after) => write!(f, "no answer within {} ms; it may still act on it", after.as_millis()),
+            CallFailure::TimedOut(after) => {
+                write!(f, "no answer within {} ms; it may still act on it", after.as_millis())
+            }
             CallFailure::Busy => f.write_str("not sent, too many requests wait for its answers; try again"),
             CallFailure::Closed(closed) => write!(f, "the connection was {closed}"),
             CallFailure::Malformed(what) => write!(f, "{what}; one of the two may need an update"),

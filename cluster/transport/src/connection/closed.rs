@@ -89,7 +89,9 @@ impl Closed {
                 Self::read(ClosedBy::Network, error.reason.as_bytes(), transport_word(error.code))
             }
             ConnectionError::TimedOut => Self::network("SILENT", "nothing was heard from the peer any more"),
-            ConnectionError::Reset => Self::network("PEER_RESTARTED", "the peer does not know this connection any more"),
+            ConnectionError::Reset => {
+                Self::network("PEER_RESTARTED", "the peer does not know this connection any more")
+            }
             ConnectionError::LocallyClosed => Self::here(CloseCode::Done.word(), "this end has closed it"),
             ConnectionError::VersionMismatch => {
                 Self::network("VERSION", "the peer speaks no version of QUIC that this release speaks")

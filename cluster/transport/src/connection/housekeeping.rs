@@ -168,13 +168,19 @@ impl Housekeeper {
             // Only a dialler is told so, and only before its housekeeping begins.
             Some(Housekeeping::Taken) => {}
             Some(Housekeeping::Renewed { chain, proof }) => self.renew(chain, &proof),
-            None => self.link.close("PROTOCOL", CloseCode::Protocol, "a one-way stream carried no housekeeping message"),
+            None => {
+                self.link.close("PROTOCOL", CloseCode::Protocol, "a one-way stream carried no housekeeping message")
+            }
         }
     }
 
     fn renew(&mut self, chain: Vec<Vec<u8>>, proof: &Signed) {
         if let Err(error) = self.check_proof(&chain, proof) {
-            self.link.close(error.code(), CloseCode::Refused, &format!("a renewed certificate was not proved: {error}"));
+            self.link.close(
+                error.code(),
+                CloseCode::Refused,
+                &format!("a renewed certificate was not proved: {error}"),
+            );
         } else {
             count(&self.link.counters.proofs);
             self.extend(chain);

@@ -150,7 +150,21 @@ async fn shake(
         let Closed { code, reason, .. } = Closed::of(&error);
         (code, reason)
     };
-    let quinn = incoming.accept().map_err(failed)?.await.map_err(failed)?;
+    let connecting = match &shared.transport_of {
+        None => incoming.accept(),
+        Some(of) => match of(incoming.remote_address()) {
+            Some(transport) => {
+                let mut config = shared.server.clone();
+                config.transport_config(transport);
+                incoming.accept_with(Arc::new(config))
+            }
+            None => {
+                incoming.refuse();
+                return Err(("REFUSED".to_owned(), "nothing is served to this address".to_owned()));
+            }
+        },
+    };
+    let quinn = connecting.map_err(failed)?.await.map_err(failed)?;
     let taken = match check(shared, &quinn, shown) {
         Ok(taken) => taken,
         Err((code, reason)) => {

@@ -9,9 +9,10 @@ use std::{
 use postroad_cluster::{
     id::{NodeId, Role},
     limits::HANDSHAKE_WAIT,
-    time::{Clock, Entropy, Span},
+    time::{Entropy, Span, WallTime},
+    verified::Verified,
 };
-use postroad_trust::TrustError;
+use postroad_trust::{PeerIdentity, TrustError};
 use quinn::{ClientConfig, ConnectionId, TransportConfig};
 
 use super::{Endpoint, Shared, shown_chain, spoken};
@@ -173,8 +174,8 @@ fn check(
     protocol: Protocol,
     expect: Expect,
     chain: &[Vec<u8>],
-    wall: postroad_cluster::time::WallTime,
-) -> Result<postroad_cluster::verified::Verified<postroad_trust::PeerIdentity>, ConnectFailure> {
+    wall: WallTime,
+) -> Result<Verified<PeerIdentity>, ConnectFailure> {
     if spoken(quinn) != Some(protocol) {
         return Err(ConnectFailure::Invalid(format!("who answered does not speak {protocol}")));
     }

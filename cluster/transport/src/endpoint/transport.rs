@@ -24,6 +24,9 @@ const SESSION_IDLE_MS: u32 = 3_500;
 /// The idle timeout of the other connections: nothing moves when one ends, so that it may be more patient.
 const CONTROL_IDLE_MS: u32 = 5_000;
 
+/// The timeouts and windows of a connection, for those who name no library.
+pub type Transport = TransportConfig;
+
 fn with_idle(idle_ms: u32) -> Arc<TransportConfig> {
     let mut config = TransportConfig::default();
     let window = (STREAMS + ONE_WAY_STREAMS) * STREAM_WINDOW_BYTES;

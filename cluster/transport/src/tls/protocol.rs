@@ -126,7 +126,11 @@ mod tests {
             for protocol in Protocol::ALL {
                 assert_eq!(protocol.check_server(&peer(role)).is_ok(), server.contains(&protocol), "{role} {protocol}");
                 if protocol != Join {
-                    assert_eq!(protocol.check_client(&peer(role)).is_ok(), client.contains(&protocol), "{role} {protocol}");
+                    assert_eq!(
+                        protocol.check_client(&peer(role)).is_ok(),
+                        client.contains(&protocol),
+                        "{role} {protocol}"
+                    );
                 }
             }
         }

@@ -1,9 +1,6 @@
 //! The checks inside a handshake: the peer's chain by this node's trust, or by the fingerprint that a joiner was given.
 
-use std::{
-    fmt,
-    sync::{Arc, PoisonError},
-};
+use std::{fmt, sync::PoisonError};
 
 use postroad_cluster::{id::Name, time::WallTime};
 use postroad_trust::{Anchors, Fingerprint, TrustError, verify_joined};
@@ -140,11 +137,8 @@ impl ClientCertVerifier for PeerVerifier {
 pub(crate) enum Seen {
     /// A control node of the cluster with that fingerprint; trust in its authority.
     Trusted(Anchors),
-    /// Somebody else, with the fingerprints of what it showed.
-    Refused {
-        error: TrustError,
-        fingerprints: Vec<Fingerprint>,
-    },
+    /// Somebody else, with the fingerprint of the authority that it showed.
+    Refused { error: TrustError, shown: Option<Fingerprint> },
 }
 
 /// Takes only a control node whose authority has the fingerprint that the joiner was given.
@@ -159,7 +153,7 @@ impl JoinVerifier {
     /// A verifier that leaves what it saw in `seen`.
     pub(crate) fn new(fingerprint: Fingerprint, cluster: Option<Name>, seen: Slot<Seen>) -> Self {
         let algorithms = ring::default_provider().signature_verification_algorithms;
-        Self { fingerprint, cluster, algorithms, seen: Arc::clone(&seen) }
+        Self { fingerprint, cluster, algorithms, seen }
     }
 }
 
@@ -183,9 +177,9 @@ impl ServerCertVerifier for JoinVerifier {
             Ok((_, anchors)) => (Seen::Trusted(anchors), Ok(ServerCertVerified::assertion())),
             Err(error) => {
                 let refused = refuse(&error);
-                // The authority comes last; what is before it says nothing to a person.
-                let fingerprints = chain.iter().skip(2).map(|der| Fingerprint::of(der)).collect();
-                (Seen::Refused { error, fingerprints }, Err(refused))
+                // The authority comes third; what is before it says nothing to a person.
+                let shown = chain.get(2).map(|der| Fingerprint::of(der));
+                (Seen::Refused { error, shown }, Err(refused))
             }
         };
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
