@@ -8,7 +8,7 @@ use std::{
 use postroad_cluster::{
     command::{Command, Outcome, Refusal},
     id::{NodeId, Role},
-    limits::{CALL_WAIT, DIAL_WAIT},
+    limits::{ADMIT_PAUSE, CALL_WAIT, DIAL_WAIT, ELECTION_WAIT, JOIN_ANSWER_WAIT},
     time::Span,
     wire::control::{ControlRequest, ControlResponse},
 };
@@ -90,25 +90,41 @@ impl Carrier for RaftCarrier {
     }
 }
 
-/// Brings a command to the leader, wherever it is, and returns what came of it.
+/// Brings a command to the leader, wherever it is, and returns what came of it. While there is none, an election is
+/// waited for, [`ELECTION_WAIT`] at most; nothing is sent twice that may have taken effect.
 ///
 /// # Errors
 /// A refusal with what is known: where the leader was looked for, and whether the command may still take effect.
 pub(crate) async fn propose(fabric: &Fabric, carrier: &ControlCarrier, command: Command) -> Result<Outcome, Refusal> {
     let consensus = fabric.consensus.as_ref().ok_or_else(not_control)?;
-    match consensus.propose(command.clone()).await {
-        Ok((_, outcome)) => Ok(outcome),
-        Err(ProposeError::NotLeader { leader: Some(leader) }) => {
-            let request = ControlRequest::Propose { command: Box::new(command) };
-            match carrier.ask(leader, &request, postroad_cluster::limits::JOIN_ANSWER_WAIT).await {
-                Ok(ControlResponse::Outcome(outcome)) => Ok(outcome),
-                Ok(ControlResponse::Refused(refusal)) => Err(refusal),
-                Ok(_) => Err(no_leader(&format!("{leader} does not lead any more"))),
-                Err(reason) => Err(no_leader(&reason)),
+    let deadline = fabric.now().after(ELECTION_WAIT);
+    loop {
+        let refusal = match consensus.propose(command.clone()).await {
+            Ok((_, outcome)) => return Ok(outcome),
+            Err(ProposeError::NotLeader { leader: Some(leader) }) => {
+                let request = ControlRequest::Propose { command: Box::new(command.clone()) };
+                match carrier.ask(leader, &request, JOIN_ANSWER_WAIT).await {
+                    Ok(ControlResponse::Outcome(outcome)) => return Ok(outcome),
+                    Ok(ControlResponse::Refused(refusal)) => return Err(refusal),
+                    Ok(_) => no_leader(&format!("{leader} does not lead any more")),
+                    Err(reason) => return Err(unknown(leader, &reason)),
+                }
             }
+            Err(error @ ProposeError::NotLeader { leader: None }) => no_leader(&error.to_string()),
+            Err(error) => {
+                return Err(Refusal::new(error.code(), error.to_string(), "See postroad status, then try again"));
+            }
+        };
+        if fabric.now() >= deadline {
+            return Err(refusal);
         }
-        Err(error) => Err(Refusal::new(error.code(), error.to_string(), "See postroad status, then try again")),
+        sleep(&*fabric.clock, ADMIT_PAUSE).await;
     }
+}
+
+fn unknown(leader: NodeId, found: &str) -> Refusal {
+    let message = format!("the leader {leader} was asked and did not answer ({found}): it may still take effect");
+    Refusal::new("OUTCOME_UNKNOWN", message, "Look whether it did, then try again: postroad status")
 }
 
 fn no_leader(found: &str) -> Refusal {

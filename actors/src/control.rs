@@ -95,7 +95,7 @@ async fn fetch(fabric: &Arc<Fabric>, connection: &Connection) -> String {
             content_hash: present.as_ref().map(|accepted| accepted.header.content_hash),
         };
         match connection.call::<ControlRequest, ControlResponse>(&request, SNAPSHOT_POLL).await {
-            Ok(ControlResponse::Snapshot(signed)) => match snapshot::open(fabric, *signed) {
+            Ok(ControlResponse::Snapshot(signed)) => match snapshot::open(fabric, &signed) {
                 Ok(accepted) => {
                     let node = fabric.directory.find::<node::Node, ()>(NODE);
                     // The node's actor sets it too; set here, the next question is about the next one.

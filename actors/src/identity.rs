@@ -169,6 +169,12 @@ impl Kept {
         Put { table: Table::Identity, key: KEY.to_vec(), value: Some(wire::encode(self)) }
     }
 
+    /// The change of the node's database that wipes its identity: the node has left.
+    #[must_use]
+    pub fn forget() -> Put {
+        Put { table: Table::Identity, key: KEY.to_vec(), value: None }
+    }
+
     /// The key of the node's certificate.
     #[must_use]
     pub fn key(&self) -> SigningKey {

@@ -46,6 +46,7 @@ mod session;
 pub mod setup;
 pub mod shell;
 mod snapshot;
+pub mod status;
 pub mod supervisor;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

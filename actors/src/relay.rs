@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, sync::Arc};
 use postroad_cluster::{
     behavior::ReplyId,
     command::Refusal,
-    grant::SignedGrant,
     limits::{CALL_WAIT, TUNNEL_WAIT},
     relay::{Effect, Event, Presented, Relay, Timer},
     time::Span,
@@ -112,15 +111,6 @@ impl RelayPerformer {
     }
 }
 
-/// What this relay finds of a grant, by its own snapshot.
-fn presented(fabric: &Fabric, signed: &SignedGrant) -> Presented {
-    match snapshot::open_grant(fabric, signed) {
-        Some(grant) => Presented::Good(grant),
-        None if snapshot::knows_signer(fabric, signed) => Presented::Bad,
-        None => Presented::Unknown,
-    }
-}
-
 /// Takes a session: tells the relay service of it, and brings it the node's requests until the connection ends.
 pub(crate) async fn serve(fabric: Arc<Fabric>, connection: Connection) {
     let Some(relay): Option<Me> = fabric.directory.find(RELAY) else {
@@ -145,7 +135,7 @@ pub(crate) async fn serve(fabric: Arc<Fabric>, connection: Connection) {
 
 async fn answer(fabric: &Fabric, relay: &Me, connection: u64, request: NodeRequest) -> NodeResponse {
     let grant = match &request {
-        NodeRequest::Register { grant, .. } | NodeRequest::Admit { grant, .. } => presented(fabric, grant),
+        NodeRequest::Register { grant, .. } | NodeRequest::Admit { grant, .. } => snapshot::presented(fabric, grant),
         _ => Presented::Absent,
     };
     let draws = std::array::from_fn(|_| fabric.entropy.next_u64());
@@ -176,7 +166,7 @@ impl Performer<Relay> for RelayPerformer {
             }
             Effect::CloseSession { connection, reason } => self.close(connection, &reason),
             Effect::Check { waiting, grant } => {
-                let _ = me.send(Event::Checked { waiting, grant: presented(&self.fabric, &grant) });
+                let _ = me.send(Event::Checked { waiting, grant: snapshot::presented(&self.fabric, &grant) });
             }
             Effect::Start { timer: timer @ Timer::Sweep, after_ms } => after(me, after_ms, 0, Event::Timer(timer)),
         }

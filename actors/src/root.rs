@@ -100,7 +100,8 @@ pub struct NodeHandle {
     service: Option<Arc<Service>>,
     carrier: Arc<ControlCarrier>,
     switch: Option<Arc<Switch>>,
-    root: Mutex<Option<Root>>,
+    /// An async lock, so that whoever waits for the end of the tree may give up without taking the tree along.
+    root: tokio::sync::Mutex<Option<Root>>,
     tasks: Tasks,
 }
 
@@ -171,7 +172,7 @@ pub async fn start(ports: Ports, settings: Settings, databases: Databases) -> Re
     if let Some((endpoint, _)) = listening {
         tasks.spawn(accept(endpoint, Arc::clone(&fabric), service.clone()));
     }
-    Ok(NodeHandle { fabric, service, carrier, switch, root: Mutex::new(Some(root)), tasks })
+    Ok(NodeHandle { fabric, service, carrier, switch, root: tokio::sync::Mutex::new(Some(root)), tasks })
 }
 
 async fn member(
@@ -404,22 +405,17 @@ impl NodeHandle {
         &self.fabric.directory
     }
 
-    /// Waits until the tree has ended by itself, and says how.
+    /// Waits until the tree has ended by itself, and says how. [`NodeHandle::stop`] waits until this future is dropped.
     pub async fn ended(&self) -> Exit {
-        let root = lock(&self.root).take();
-        match root {
-            Some(mut root) => {
-                let exit = root.ended().await;
-                *lock(&self.root) = Some(root);
-                exit
-            }
+        match self.root.lock().await.as_mut() {
+            Some(root) => root.ended().await,
             None => std::future::pending().await,
         }
     }
 
     /// Stops the node in order: actors first, then the group's member, then the sockets.
     pub async fn stop(&self) {
-        let root = lock(&self.root).take();
+        let root = self.root.lock().await.take();
         if let Some(mut root) = root {
             root.stop().await;
         }

@@ -28,7 +28,6 @@ use crate::{
     carrier::{self, ControlCarrier},
     fabric::Fabric,
     leader::LEADER,
-    ports::sleep,
     snapshot::Signer,
 };
 
@@ -286,7 +285,6 @@ impl Service {
             controls: state.controls(),
         })
     }
-
 }
 
 fn refused(code: &str, message: &str, hint: &str) -> ControlResponse {

@@ -3,105 +3,77 @@
 use postroad_cluster::{
     grant::{Grant, SignedGrant},
     id::{NodeId, Version},
-    snapshot::{Accepted, SignedSnapshot, SnapshotContent, SnapshotHeader, acceptable},
+    relay::Presented,
+    snapshot::{Accepted, SignedSnapshot, acceptable},
     state::State,
     time::Clock as _,
     verified::Verified,
-    wire::{self, Message},
+    wire,
 };
-use postroad_trust::{PublicKey, Signed, SigningKey, sha256};
+use postroad_trust::{
+    PublicKey, SigningKey, TrustError, content_hash, sign_grant, sign_snapshot, verify_grant, verify_snapshot,
+};
 
 use crate::fabric::Fabric;
 
-const SNAPSHOT_CONTEXT: &str = "postroad snapshot header";
-const GRANT_CONTEXT: &str = "postroad grant";
-
 /// The keys with which a certified control node signs.
-pub struct Signer {
+pub(crate) struct Signer {
     /// The control node.
-    pub node: NodeId,
+    pub(crate) node: NodeId,
     /// Its snapshot key.
-    pub key: SigningKey,
+    pub(crate) key: SigningKey,
     /// The authority's signature over that key.
-    pub key_signature: Vec<u8>,
+    pub(crate) key_signature: Vec<u8>,
 }
 
 impl Signer {
     /// The recipient's snapshot of `state`, without the content if its hash is the one that the recipient has. None if
     /// the recipient is no node of the cluster.
-    pub fn snapshot(&self, state: &State, recipient: NodeId, known: Option<[u8; 32]>) -> Option<SignedSnapshot> {
-        let content = state.snapshot_for(recipient, &mut |grant| self.grant(grant))?;
+    pub(crate) fn snapshot(&self, state: &State, recipient: NodeId, known: Option<[u8; 32]>) -> Option<SignedSnapshot> {
+        let content = state.snapshot_for(recipient, &mut |grant: &Grant| sign_grant(&self.key, self.node, grant))?;
         let content = wire::encode(&content);
-        let content_hash = sha256(&[&content]);
-        let header = wire::encode(&state.header_for(recipient, content_hash)?);
-        let signed = Signed::sign(&self.key, self.node, SNAPSHOT_CONTEXT, header);
-        Some(SignedSnapshot {
-            header: signed.content,
-            signer: self.node,
-            key: self.key.public().0,
-            key_signature: self.key_signature.clone(),
-            signature: signed.signature,
-            content: (known != Some(content_hash)).then_some(content),
-        })
-    }
-
-    fn grant(&self, grant: &Grant) -> SignedGrant {
-        let signed = Signed::sign(&self.key, self.node, GRANT_CONTEXT, wire::encode(grant));
-        SignedGrant { grant: signed.content, signer: self.node, key: self.key.public().0, signature: signed.signature }
+        let hash = content_hash(&content);
+        let header = state.header_for(recipient, hash)?;
+        let content = (known != Some(hash)).then_some(content);
+        Some(sign_snapshot(&self.key, self.node, self.key_signature.clone(), &header, content))
     }
 }
 
-/// A grant that an issuer of this node's snapshot has signed; nothing else is believed.
-pub(crate) fn open_grant(fabric: &Fabric, signed: &SignedGrant) -> Option<Verified<Grant>> {
-    let accepted = fabric.snapshot()?;
-    let signed = Signed {
-        content: signed.grant.clone(),
-        signer: signed.signer,
-        key: PublicKey(signed.key),
-        signature: signed.signature.clone(),
-    };
-    let trusted = |signer: NodeId, key: &PublicKey| {
-        accepted.content.issuers.get(&signer).is_some_and(|issuer| issuer.snapshot_key == key.0)
-    };
-    signed.verify_message(GRANT_CONTEXT, &trusted).ok()
+/// What this node finds of a grant, by the issuers of its own snapshot; nobody else is believed.
+pub(crate) fn presented(fabric: &Fabric, signed: &SignedGrant) -> Presented {
+    match open_grant(fabric, signed) {
+        Ok(grant) => Presented::Good(grant),
+        Err(TrustError::SignerUnknown { .. }) => Presented::Unknown,
+        Err(_) => Presented::Bad,
+    }
 }
 
-/// Whether the signer of a grant is an issuer of this node's snapshot.
-pub(crate) fn knows_signer(fabric: &Fabric, signed: &SignedGrant) -> bool {
-    fabric.snapshot().is_some_and(|accepted| {
-        accepted.content.issuers.get(&signed.signer).is_some_and(|issuer| issuer.snapshot_key == signed.key)
+/// A grant that an issuer of this node's snapshot has signed.
+///
+/// # Errors
+/// [`TrustError::SignerUnknown`] where the next snapshot may know the signer, else what is wrong.
+pub(crate) fn open_grant(fabric: &Fabric, signed: &SignedGrant) -> Result<Verified<Grant>, TrustError> {
+    let accepted = fabric.snapshot();
+    verify_grant(signed, &|signer: NodeId, key: &PublicKey| {
+        let issuer = accepted.as_ref().and_then(|accepted| accepted.content.issuers.get(&signer));
+        issuer.is_some_and(|issuer| issuer.snapshot_key == key.0)
     })
 }
 
-/// Checks a snapshot for this node: the authority's word for the signer, the signature, recipient, version and lease,
-/// and the content's hash.
+/// Checks a snapshot for this node: the authority's word for the signer, the signature, the content's hash, then
+/// recipient, version and lease.
 ///
 /// # Errors
 /// A sentence for people; nothing was changed.
-pub(crate) fn open(fabric: &Fabric, signed: SignedSnapshot) -> Result<Accepted, String> {
-    let anchors = fabric.trust.current();
-    let key = PublicKey(signed.key);
-    anchors
-        .verify_snapshot_key(signed.signer, &key, &signed.key_signature)
-        .map_err(|error| format!("the snapshot's signer {} is not to be believed: {error}", signed.signer))?;
-    let envelope = Signed { content: signed.header, signer: signed.signer, key, signature: signed.signature };
-    let header = envelope
-        .verify(SNAPSHOT_CONTEXT, &|signer, public| signer == envelope.signer && *public == key)
-        .map_err(|error| format!("the snapshot of {} does not hold: {error}", envelope.signer))?;
-    let header: SnapshotHeader = decode(header.get())?;
+pub(crate) fn open(fabric: &Fabric, signed: &SignedSnapshot) -> Result<Accepted, String> {
     let present = fabric.snapshot();
-    let active = present.as_ref().map_or(Version(0), |accepted| accepted.header.version);
-    acceptable(&header, &fabric.cluster, fabric.me, active, fabric.clock.wall())
+    let held = present.as_ref().map(|accepted| wire::encode(&accepted.content));
+    let accepted = verify_snapshot(signed, &fabric.trust.current(), held.as_deref())
+        .map_err(|error| format!("the snapshot of {} does not hold: {error}", signed.signer))?
+        .into_inner();
+    let active = present.map_or(Version(0), |accepted| accepted.header.version);
+    acceptable(&accepted.header, &fabric.cluster, fabric.me, active, fabric.clock.wall())
         .map_err(|refusal| refusal.to_string())?;
-    let content = match (signed.content, present) {
-        (Some(content), _) if sha256(&[&content]) == header.content_hash => decode::<SnapshotContent>(&content)?,
-        (None, Some(present)) if present.header.content_hash == header.content_hash => present.content.clone(),
-        _ => return Err("the snapshot's content is not the one that was signed".to_owned()),
-    };
-    fabric.clock.accept_issue_time(header.issued);
-    Ok(Accepted { header, content })
-}
-
-fn decode<M: Message>(bytes: &[u8]) -> Result<M, String> {
-    wire::decode(bytes).map_err(|error| error.to_string())
+    fabric.clock.accept_issue_time(accepted.header.issued);
+    Ok(accepted)
 }

@@ -553,3 +553,7 @@ pub const CALL_WAIT: Span = Span::from_secs(3);
 
 /// How long a dial may take with resolving the name.
 pub const DIAL_WAIT: Span = Span::from_secs(8);
+
+/// How long a command waits for a leader: an election takes a few seconds, and its answer must come before a joiner's
+/// patience ends.
+pub const ELECTION_WAIT: Span = Span::from_secs(8);

@@ -4,3 +4,4 @@
 pub mod clock;
 pub mod disk;
 pub mod network;
+pub mod world;

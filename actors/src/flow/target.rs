@@ -119,7 +119,10 @@ fn check(fabric: &Fabric, consumer: NodeId, frame: &OpenFrame) -> Result<(), Res
     if view.generation != frame.generation || !view.consumers.contains(&consumer) {
         return Err(ResetCode::Revoked);
     }
-    let granted = snapshot::open_grant(fabric, &frame.grant).ok_or(ResetCode::NotGranted)?;
+    let granted = snapshot::open_grant(fabric, &frame.grant).map_err(|error| {
+        tracing::warn!(%consumer, %error, "a grant does not hold");
+        ResetCode::NotGranted
+    })?;
     let wanted = grant::Use {
         cluster: &fabric.cluster,
         link: frame.link,

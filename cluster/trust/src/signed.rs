@@ -2,11 +2,7 @@
 
 use core::fmt;
 
-use postroad_cluster::{
-    id::NodeId,
-    verified::Verified,
-    wire::{self, Message},
-};
+use postroad_cluster::{id::NodeId, verified::Verified};
 use serde::{Deserialize, Serialize};
 
 use crate::{PublicKey, SigningKey, TrustError, key::sha256, verify_signature};
@@ -46,22 +42,6 @@ impl Signed {
         }
         verify_signature(&self.key, &statement(context, self.signer, &self.content), &self.signature)?;
         Ok(Verified::vouch(self.content.clone()))
-    }
-}
-
-impl Signed {
-    /// As [`Signed::verify`], and decodes the content as a message.
-    ///
-    /// # Errors
-    /// Those of [`Signed::verify`], and [`TrustError::SignatureInvalid`] when what was signed is no such message: it was
-    /// signed for something else.
-    pub fn verify_message<M: Message>(
-        &self,
-        context: &'static str,
-        trusted: &dyn Fn(NodeId, &PublicKey) -> bool,
-    ) -> Result<Verified<M>, TrustError> {
-        let content = self.verify(context, trusted)?;
-        wire::decode(content.get()).map(Verified::vouch).map_err(|_| TrustError::SignatureInvalid)
     }
 }
 
