@@ -29,7 +29,7 @@ pub(crate) const TIMING: Timing = Timing {
 };
 
 /// The longest that anything may take to come right, in virtual time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -40,6 +40,7 @@ pub(crate) fn node(number: u64) -> NodeId {
 }
 
 /// Runs `body` in a world of its own, on a thread of its own.
+#[expect(clippy::disallowed_methods, reason = "a seed's thread is the world, nothing else runs beside it")]
 pub(crate) fn world<T, F>(seed: u64, body: impl FnOnce(World) -> F + Send + 'static) -> T
 where
     F: Future<Output = T>,
