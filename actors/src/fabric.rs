@@ -1,7 +1,7 @@
 //! What the actors of one node share: its endpoints, its open connections, its circuits, and the snapshot it works by.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     net::SocketAddr,
     sync::{
@@ -80,6 +80,7 @@ pub struct Fabric {
     circuits: Mutex<BTreeMap<NodeId, (CircuitKey, Connection)>>,
     circuits_changed: Notify,
     endpoints: RwLock<BTreeMap<LinkId, (Generation, SignedGrant)>>,
+    served: Mutex<BTreeSet<u64>>,
     sequence: AtomicU32,
 }
 
@@ -146,6 +147,7 @@ impl Fabric {
             circuits: Mutex::default(),
             circuits_changed: Notify::new(),
             endpoints: RwLock::default(),
+            served: Mutex::default(),
             sequence: AtomicU32::new(0),
         })
     }
@@ -190,9 +192,9 @@ impl Fabric {
         Anchors {
             cluster: self.cluster.clone(),
             authorities: accepted.content.authorities.clone(),
-            revoked_serials: std::collections::BTreeSet::new(),
+            revoked_serials: BTreeSet::new(),
             revoked_nodes: accepted.content.revoked_nodes.clone(),
-            revoked_issuers: std::collections::BTreeSet::new(),
+            revoked_issuers: BTreeSet::new(),
         }
     }
 
@@ -287,6 +289,11 @@ impl Fabric {
 
     pub(crate) fn endpoints(&self) -> BTreeMap<LinkId, (Generation, SignedGrant)> {
         read(&self.endpoints).clone()
+    }
+
+    /// The connections that the relay service serves.
+    pub(crate) fn served<T>(&self, look: impl FnOnce(&mut BTreeSet<u64>) -> T) -> T {
+        look(&mut lock(&self.served))
     }
 
     /// A number that this start of the node has not used yet.

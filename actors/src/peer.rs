@@ -11,7 +11,7 @@ use postroad_cluster::{
 use postroad_transport::{
     connection::{CloseCode, Connection},
     endpoint::Expect,
-    node_socket::{ChannelSpec, CircuitKey, CircuitSpec},
+    node_socket::{ChannelSpec, CircuitEvent, CircuitKey, CircuitSpec},
     tls::Protocol,
 };
 
@@ -177,6 +177,31 @@ impl PeerPerformer {
     }
 }
 
+/// Brings what the socket sees of its circuits to the pairs' actors.
+pub(crate) async fn watch(fabric: Arc<Fabric>, mut events: tokio::sync::mpsc::Receiver<CircuitEvent>) {
+    while let Some(event) = events.recv().await {
+        let (key, event) = match event {
+            CircuitEvent::Moved { circuit: key, from, to, generation, reason, replayed } => {
+                tracing::info!(peer = %key.peer, ?from, %to, %generation, ?reason, replayed, "circuit moved");
+                (key, Event::Carried { circuit: key.circuit })
+            }
+            CircuitEvent::Resumed { circuit: key, relay, replayed } => {
+                tracing::info!(peer = %key.peer, %relay, replayed, "circuit goes on");
+                (key, Event::Carried { circuit: key.circuit })
+            }
+            CircuitEvent::NoRelay { circuit: key } => {
+                tracing::warn!(peer = %key.peer, "no relay carries the circuit: its flows wait");
+                let wait_ms = fabric.flow_wait().as_millis() as u64;
+                (key, Event::Stranded { circuit: key.circuit, wait_ms })
+            }
+            CircuitEvent::ChannelProven { .. } | CircuitEvent::ChannelSilent { .. } => continue,
+        };
+        if let Some(peer) = find(&fabric, key.peer) {
+            let _ = peer.send(event);
+        }
+    }
+}
+
 /// Tells the socket of a circuit's connection, so that it authenticates moves and knows what is in flight.
 fn keyed(fabric: &Fabric, key: CircuitKey, connection: &Connection) -> Result<(), String> {
     let secret = connection.exporter(PATH_LABEL);
@@ -228,7 +253,8 @@ impl Performer<Peer> for PeerPerformer {
             Effect::Start { timer, after_ms } => {
                 let key = match timer {
                     Timer::Dial => 0,
-                    Timer::Channel(relay) => relay.0 + 1,
+                    Timer::Channel(relay) => relay.0 * 2 + 1,
+                    Timer::Stranded(circuit) => (circuit.0 | 1) << 1,
                 };
                 after(me, after_ms, key, Event::Timer(timer));
             }

@@ -1,12 +1,12 @@
 //! The actor of the relay service: carries out what it decides on sessions' connections and the packet switch.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use postroad_cluster::{
     behavior::ReplyId,
     command::Refusal,
     limits::{CALL_WAIT, TUNNEL_WAIT},
-    relay::{Effect, Event, Presented, Relay, Timer},
+    relay::{ChannelEnd, Effect, Event, Presented, Relay, Timer},
     time::Span,
     wire::session::{NodeRequest, NodeResponse, RelayRequest, RelayResponse},
 };
@@ -35,12 +35,11 @@ const REQUEST_WAIT: Span = Span::from_secs(TUNNEL_WAIT.as_secs() + CALL_WAIT.as_
 pub(crate) struct RelayPerformer {
     fabric: Arc<Fabric>,
     switch: Arc<Switch>,
-    open: BTreeMap<u64, ()>,
 }
 
 impl RelayPerformer {
     pub(crate) const fn new(fabric: Arc<Fabric>, switch: Arc<Switch>) -> Self {
-        Self { fabric, switch, open: BTreeMap::new() }
+        Self { fabric, switch }
     }
 
     fn ask(&self, number: u64, ask: u64, request: RelayRequest, me: &Me) {
@@ -80,15 +79,8 @@ impl RelayPerformer {
         });
     }
 
-    fn switch_open(&mut self, ends: [postroad_cluster::relay::ChannelEnd; 2]) {
-        for (end, other) in [(0, 1), (1, 0)] {
-            let (end, other) = (&ends[end], &ends[other]);
-            for number in [end.connection, other.connection] {
-                if let (None, Some(connection)) = (self.open.insert(number, ()), self.fabric.connections().get(number))
-                {
-                    self.switch.session_address(SwitchSession(number), connection.remote_address());
-                }
-            }
+    fn switch_open(&self, ends: &[ChannelEnd; 2]) {
+        for (end, other) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
             let channel = OpenChannel {
                 token: end.token_out,
                 from: SwitchSession(end.connection),
@@ -96,40 +88,42 @@ impl RelayPerformer {
                 to: SwitchSession(other.connection),
             };
             if let Err(error) = self.switch.open(channel) {
-                tracing::error!(node = %end.node, %error, "the switch did not take a channel");
+                tracing::warn!(node = %end.node, %error, "the switch did not take a channel");
             }
         }
     }
 
-    fn close(&mut self, number: u64, reason: &str) {
-        if self.open.remove(&number).is_some() {
-            self.switch.session_closed(SwitchSession(number));
-        }
-        if let Some(connection) = self.fabric.connections().remove(number) {
+    fn close(&self, number: u64, reason: &str) {
+        if let Some(connection) = self.fabric.connections().get(number) {
             connection.close(CloseCode::Done, reason);
         }
     }
 }
 
 /// Takes a session: tells the relay service of it, and brings it the node's requests until the connection ends.
-pub(crate) async fn serve(fabric: Arc<Fabric>, connection: Connection) {
+pub(crate) async fn serve(fabric: Arc<Fabric>, switch: Arc<Switch>, connection: Connection) {
     let Some(relay): Option<Me> = fabric.directory.find(RELAY) else {
         return connection.close(CloseCode::Refused, "this node is no relay");
     };
     let peer = connection.peer();
     let (node, public) = (peer.get().node, peer.get().public.0);
     let number = fabric.connections().add(connection.clone());
-    if relay.send(Event::Connected { connection: number, node, public }).is_err() {
-        fabric.connections().remove(number);
-        return connection.close(CloseCode::Busy, "the relay service is not running");
+    // Before the service knows of it, so that a channel finds the session's address.
+    switch.session_address(SwitchSession(number), connection.remote_address());
+    if relay.send(Event::Connected { connection: number, node, public }).is_ok() {
+        fabric.served(|served| served.insert(number));
+        let (of, to) = (Arc::clone(&fabric), relay.clone());
+        let handler = move |request: NodeRequest| {
+            let (fabric, relay) = (Arc::clone(&of), to.clone());
+            async move { answer(&fabric, &relay, number, request).await }
+        };
+        let closed = connection.serve::<NodeRequest, NodeResponse, _, _>(handler).await;
+        let _ = relay.send(Event::Disconnected { connection: number, reason: closed.to_string() });
+        fabric.served(|served| served.remove(&number));
+    } else {
+        connection.close(CloseCode::Busy, "the relay service is not running");
     }
-    let (of, to) = (Arc::clone(&fabric), relay.clone());
-    let handler = move |request: NodeRequest| {
-        let (fabric, relay) = (Arc::clone(&of), to.clone());
-        async move { answer(&fabric, &relay, number, request).await }
-    };
-    let closed = connection.serve::<NodeRequest, NodeResponse, _, _>(handler).await;
-    let _ = relay.send(Event::Disconnected { connection: number, reason: closed.to_string() });
+    switch.session_closed(SwitchSession(number));
     fabric.connections().remove(number);
 }
 
@@ -158,7 +152,7 @@ impl Performer<Relay> for RelayPerformer {
             Effect::Ask { connection, ask, request } => self.ask(connection, ask, request, me),
             Effect::Tell { connection, request } => self.tell(connection, request, me),
             Effect::Ping { connection, sequence } => self.ping(connection, sequence, me),
-            Effect::SwitchOpen { ends } => self.switch_open(ends),
+            Effect::SwitchOpen { ends } => self.switch_open(&ends),
             Effect::SwitchClose { tokens } => {
                 for token in tokens {
                     self.switch.close(token);
@@ -180,8 +174,7 @@ impl Performer<Relay> for RelayPerformer {
 impl Drop for RelayPerformer {
     fn drop(&mut self) {
         // A restarted relay service knows no session: nodes must come again.
-        let open: Vec<u64> = self.open.keys().copied().collect();
-        for number in open {
+        for number in self.fabric.served(|served| std::mem::take(served)) {
             self.close(number, "the relay service restarts");
         }
     }

@@ -16,10 +16,12 @@ use postroad_raft::{Consensus, ConsensusError, Options};
 use postroad_store::{Databases, StoreError};
 use postroad_transport::{
     endpoint::{Accepted, Endpoint, EndpointOptions, transport},
-    node_socket::NodeSocket,
+    node_socket::{CircuitEvent, NodeSocket},
     switch::Switch,
     tls::{Protocol, SharedIdentity, SharedTrust},
 };
+
+use tokio::sync::mpsc;
 
 use crate::{
     carrier::{ControlCarrier, RaftCarrier},
@@ -140,7 +142,7 @@ pub async fn start(ports: Ports, settings: Settings, databases: Databases) -> Re
     } else {
         None
     };
-    let (socket, outbound) = outbound(&ports, &settings, &clock, &identity, &trust, &kept)?;
+    let (socket, events, outbound) = outbound(&ports, &settings, &clock, &identity, &trust, &kept)?;
     let listening = listening(&ports, &settings, &clock, &identity, &trust, &kept)?;
     let fabric = Fabric::new(Parts {
         kept,
@@ -167,10 +169,11 @@ pub async fn start(ports: Ports, settings: Settings, databases: Databases) -> Re
     let root = tree(&fabric, context, switch.clone()).await.map_err(StartError::Tree)?;
 
     let tasks = Tasks::default();
+    tasks.spawn(peer::watch(Arc::clone(&fabric), events));
     tasks.spawn(accept_circuits(Arc::clone(&fabric)));
     tasks.spawn(keep_time(Arc::clone(&fabric)));
     if let Some((endpoint, _)) = listening {
-        tasks.spawn(accept(endpoint, Arc::clone(&fabric), service.clone()));
+        tasks.spawn(accept(endpoint, Arc::clone(&fabric), switch.clone(), service.clone()));
     }
     Ok(NodeHandle { fabric, service, carrier, switch, root: tokio::sync::Mutex::new(Some(root)), tasks })
 }
@@ -202,19 +205,13 @@ fn outbound(
     identity: &SharedIdentity,
     trust: &SharedTrust,
     kept: &Kept,
-) -> Result<(Arc<NodeSocket>, Endpoint), StartError> {
+) -> Result<(Arc<NodeSocket>, mpsc::Receiver<CircuitEvent>, Endpoint), StartError> {
     let failed = |error: std::io::Error| StartError::Socket {
         what: format!("the outbound UDP socket on {}", settings.outbound),
         reason: error.to_string(),
     };
     let udp = ports.network.udp_bind(settings.outbound).map_err(failed)?;
-    // Nobody listens to the events yet but the log: the links' actors read the circuits' state.
-    let (socket, mut events) = NodeSocket::new(udp, clock.clone());
-    tokio::spawn(async move {
-        while let Some(event) = events.recv().await {
-            tracing::debug!(?event, "circuit");
-        }
-    });
+    let (socket, events) = NodeSocket::new(udp, clock.clone());
     let circuits = Arc::clone(&socket);
     let options = EndpointOptions {
         transport_of: Some(Arc::new(move |address| {
@@ -225,7 +222,7 @@ fn outbound(
         ..options(ports, clock, identity, trust, vec![Protocol::Flow], derive(kept.reset_secret(), b"outbound"))
     };
     let endpoint = Endpoint::new(socket.clone(), options).map_err(failed)?;
-    Ok((socket, endpoint))
+    Ok((socket, events, endpoint))
 }
 
 type Listening = Option<(Arc<Endpoint>, Arc<Switch>)>;
@@ -336,7 +333,12 @@ async fn accept_circuits(fabric: Arc<Fabric>) {
 }
 
 /// Takes sessions, control connections and joins.
-async fn accept(endpoint: Arc<Endpoint>, fabric: Arc<Fabric>, service: Option<Arc<Service>>) {
+async fn accept(
+    endpoint: Arc<Endpoint>,
+    fabric: Arc<Fabric>,
+    switch: Option<Arc<Switch>>,
+    service: Option<Arc<Service>>,
+) {
     let mut serving = tokio::task::JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -344,21 +346,19 @@ async fn accept(endpoint: Arc<Endpoint>, fabric: Arc<Fabric>, service: Option<Ar
             Some(_) = serving.join_next() => continue,
             accepted = endpoint.accept() => accepted,
         };
-        match (accepted, service.clone()) {
-            (Some(Accepted::Peer(connection)), service) => match (connection.protocol(), service) {
-                (Protocol::Relay, _) => {
-                    serving.spawn(relay::serve(Arc::clone(&fabric), connection));
-                }
-                (Protocol::Control, Some(service)) => {
-                    serving.spawn(service.serve(connection));
-                }
-                _ => {}
-            },
-            (Some(Accepted::Joiner(joiner)), Some(service)) => {
-                serving.spawn(service.join(joiner));
+        let Some(accepted) = accepted else { return };
+        match (accepted, &switch, &service) {
+            (Accepted::Peer(connection), Some(switch), _) if connection.protocol() == Protocol::Relay => {
+                serving.spawn(relay::serve(Arc::clone(&fabric), Arc::clone(switch), connection));
             }
-            (Some(Accepted::Joiner(_)), None) => {}
-            (None, _) => return,
+            (Accepted::Peer(connection), _, Some(service)) if connection.protocol() == Protocol::Control => {
+                serving.spawn(Arc::clone(service).serve(connection));
+            }
+            (Accepted::Joiner(joiner), _, Some(service)) => {
+                serving.spawn(Arc::clone(service).join(joiner));
+            }
+            // The endpoint takes no protocol that the node's roles do not serve.
+            _ => {}
         }
     }
 }

@@ -54,6 +54,11 @@ impl Service {
         Arc::new(Self { fabric, carrier, api: OnceLock::new() })
     }
 
+    /// Gives the service what answers requests of the HTTP API; the first one stays.
+    pub fn serve_api(&self, api: Arc<dyn Api>) {
+        let _ = self.api.set(api);
+    }
+
     /// Brings a command to the leader in this node's name.
     ///
     /// # Errors

@@ -66,6 +66,8 @@ pub struct Circuit {
     pub dialling: bool,
     /// Its connection, once it stands.
     pub connection: Option<u64>,
+    /// No relay carries it.
+    pub stranded: bool,
 }
 
 /// The two tokens of a channel.
@@ -149,6 +151,18 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// No relay carries a circuit.
+    Stranded {
+        /// The circuit.
+        circuit: CircuitId,
+        /// How long its flows wait for one, in milliseconds.
+        wait_ms: u64,
+    },
+    /// A relay carries it again.
+    Carried {
+        /// The circuit.
+        circuit: CircuitId,
+    },
     /// A timer has run out.
     Timer(Timer),
 }
@@ -160,6 +174,8 @@ pub enum Timer {
     Channel(NodeId),
     /// Dial again.
     Dial,
+    /// The flows of a circuit without a relay have waited long enough.
+    Stranded(CircuitId),
 }
 
 /// What a pair asks of the world.
@@ -245,6 +261,8 @@ impl crate::behavior::Event for Event {
             Self::Connected { .. } => "connected",
             Self::DialFailed { .. } => "dial-failed",
             Self::Closed { .. } => "closed",
+            Self::Stranded { .. } => "stranded",
+            Self::Carried { .. } => "carried",
             Self::Timer(_) => "timer",
         }
     }
@@ -450,6 +468,22 @@ impl Behavior for Peer {
                     self.ask(turn, relay, effects);
                 }
             }
+            Event::Stranded { circuit, wait_ms } => {
+                if let Some(known) = self.circuits.get_mut(&circuit).filter(|known| !known.stranded) {
+                    known.stranded = true;
+                    effects.push(Effect::Start { timer: Timer::Stranded(circuit), after_ms: wait_ms });
+                }
+            }
+            Event::Carried { circuit } => {
+                if let Some(known) = self.circuits.get_mut(&circuit) {
+                    known.stranded = false;
+                }
+            }
+            Event::Timer(Timer::Stranded(circuit)) => {
+                if self.circuits.get(&circuit).is_some_and(|known| known.stranded) {
+                    self.closed(turn, circuit, "no relay carried it for as long as flows wait", effects);
+                }
+            }
             Event::Timer(Timer::Dial) => self.dial(effects),
         }
     }
@@ -534,6 +568,20 @@ mod tests {
             assert!(peer.circuits.len() <= CIRCUITS_OF_A_PAIR_MAX);
             assert_eq!(peer.current, Some(CircuitId(2)));
         }
+    }
+
+    // RP-1: with no relay to be reached, flows wait, then they end.
+    #[test]
+    fn a_circuit_without_a_relay_ends_after_the_wait_and_not_if_one_came_back() {
+        let (mut peer, circuit) = connected();
+        let wait = [Effect::Start { timer: Timer::Stranded(circuit), after_ms: 60_000 }];
+        assert_eq!(on(&mut peer, Event::Stranded { circuit, wait_ms: 60_000 }), wait);
+        assert_eq!(on(&mut peer, Event::Stranded { circuit, wait_ms: 60_000 }), [], "the first wait counts");
+        on(&mut peer, Event::Carried { circuit });
+        assert_eq!(on(&mut peer, Event::Timer(Timer::Stranded(circuit))), []);
+        assert_eq!(on(&mut peer, Event::Stranded { circuit, wait_ms: 60_000 }), wait, "and starts anew");
+        let effects = on(&mut peer, Event::Timer(Timer::Stranded(circuit)));
+        assert!(effects.iter().any(|effect| matches!(effect, Effect::CircuitRemove { .. })), "{effects:?}");
     }
 
     #[test]

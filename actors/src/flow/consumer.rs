@@ -11,6 +11,7 @@ use postroad_cluster::{
     limits::{ADMIT_PAUSE, ADMIT_WAIT, TUNNEL_WAIT},
     link::{Asked, ask_order},
     snapshot::LinkView,
+    time::Moment,
     wire::{
         self,
         flow::{OpenFrame, ResetCode},
@@ -133,30 +134,30 @@ async fn admit(
     tunnel: TunnelId,
     grant: &SignedGrant,
 ) -> Result<(), String> {
-    let limit = sleep(&*fabric.clock, TUNNEL_WAIT);
-    tokio::pin!(limit);
+    // Without any session the tunnel waits like an open flow would; relays that answer are given less time.
+    let give_up = fabric.now().after(fabric.flow_wait());
+    let mut answered_by: Option<Moment> = None;
     let mut last: Option<Refusal> = None;
     loop {
         let mut asked = BTreeSet::new();
         while let Some(relay) = next(fabric, key, &asked) {
             asked.insert(relay);
-            let request = NodeRequest::Admit { tunnel, link, generation: view.generation, grant: grant.clone() };
             let Some(session) = fabric.session(relay) else { continue };
-            tokio::select! {
-                biased;
-                answer = session.connection.call::<NodeRequest, NodeResponse>(&request, ADMIT_WAIT) => match answer {
-                    Ok(NodeResponse::Admitted { .. }) => return Ok(()),
-                    Ok(NodeResponse::Refused(refusal)) => last = Some(refusal),
-                    Ok(_) | Err(_) => {}
-                },
-                () = &mut limit => return Err(refused(last.as_ref())),
+            let request = NodeRequest::Admit { tunnel, link, generation: view.generation, grant: grant.clone() };
+            match session.connection.call::<NodeRequest, NodeResponse>(&request, ADMIT_WAIT).await {
+                Ok(NodeResponse::Admitted { .. }) => return Ok(()),
+                Ok(NodeResponse::Refused(refusal)) => {
+                    answered_by.get_or_insert(fabric.now());
+                    last = Some(refusal);
+                }
+                Ok(_) | Err(_) => {}
             }
         }
-        tokio::select! {
-            biased;
-            () = sleep(&*fabric.clock, ADMIT_PAUSE) => {}
-            () = &mut limit => return Err(refused(last.as_ref())),
+        let limit = answered_by.map_or(give_up, |since| since.after(TUNNEL_WAIT).min(give_up));
+        if fabric.now() >= limit {
+            return Err(refused(last.as_ref()));
         }
+        sleep(&*fabric.clock, ADMIT_PAUSE).await;
     }
 }
 
