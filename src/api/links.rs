@@ -1,0 +1,106 @@
+//! The handlers of `/api/links`.
+
+use std::collections::BTreeMap;
+
+use postroad_cluster::{
+    command::{Action, LinkSpec, Outcome},
+    id::{LinkId, Name, NodeId},
+    state::{LinkRecord, State},
+};
+use serde_json::json;
+
+use super::{Answer, Core, node_of, route::data, unknown, view};
+use crate::errors::Failure;
+
+fn row(state: &State, id: LinkId, record: &LinkRecord) -> view::Link {
+    let name = |node: NodeId| state.nodes.get(&node).map_or_else(|| node.to_string(), |it| it.name.to_string());
+    let consumers = record.spec.consumers.iter();
+    view::Link {
+        id,
+        name: record.name.to_string(),
+        generation: record.generation.0,
+        from: consumers.map(|(node, listen)| view::Consumer { node: name(*node), listen: listen.clone() }).collect(),
+        to: view::Target { node: name(record.spec.target), address: Some(record.spec.target_address.clone()) },
+        made: Some(record.made),
+    }
+}
+
+impl Core {
+    /// All links on a control node, elsewhere this node's.
+    async fn links(&self) -> Result<(Vec<view::Link>, Vec<String>), Failure> {
+        if self.consensus().is_err() {
+            return Ok((self.own_links(), vec!["only this node's links; a control node knows all".to_owned()]));
+        }
+        let (state, warnings) = self.state().await?;
+        Ok((state.links.iter().map(|(id, record)| row(&state, *id, record)).collect(), warnings))
+    }
+
+    fn own_links(&self) -> Vec<view::Link> {
+        let fabric = self.fabric();
+        let Some(accepted) = fabric.snapshot() else { return Vec::new() };
+        let own = |node: NodeId| (node == fabric.me).then(|| fabric.name.to_string());
+        let peer = |node: NodeId| accepted.content.peers.get(&node).map(|peer| peer.name.to_string());
+        let name = |node: NodeId| own(node).or_else(|| peer(node)).unwrap_or_else(|| node.to_string());
+        let links = accepted.content.links.iter().map(|(id, link)| view::Link {
+            id: *id,
+            name: link.name.to_string(),
+            generation: link.generation.0,
+            from: link
+                .listen
+                .iter()
+                .map(|listen| view::Consumer { node: fabric.name.to_string(), listen: listen.clone() })
+                .collect(),
+            to: view::Target { node: name(link.target), address: link.target_address.clone() },
+            made: None,
+        });
+        links.collect()
+    }
+
+    pub(super) async fn link_list(&self) -> Answer {
+        let (links, warnings) = self.links().await?;
+        Ok(data(json!({ "links": links })).warn(warnings))
+    }
+
+    pub(super) async fn link_show(&self, name: &str) -> Answer {
+        let (links, warnings) = self.links().await?;
+        let link = links.iter().find(|link| link.name == name || link.id.to_string() == name);
+        let link = link.ok_or_else(|| missing(name, links.iter().map(|link| link.name.as_str())))?;
+        Ok(data(link).warn(warnings))
+    }
+
+    pub(super) async fn link_add(&self, wanted: view::LinkAdd) -> Answer {
+        let (state, _) = self.state().await?;
+        let name: Name = wanted.name.parse().map_err(|error| Failure::wrong_use(format!("{error}")))?;
+        let mut consumers = BTreeMap::new();
+        for (node, listen) in wanted.from {
+            consumers.insert(node_of(&state, &node)?.0, listen);
+        }
+        let (target, _) = node_of(&state, &wanted.to)?;
+        let link = LinkSpec { consumers, target, target_address: wanted.address };
+        match self.propose(Action::LinkAdd { name: name.clone(), link }).await? {
+            Outcome::LinkAdded { link, generation } => {
+                Ok(data(json!({ "id": link, "name": name, "generation": generation })))
+            }
+            _ => Err(Failure::failed("UNKNOWN_OUTCOME", "the cluster's answer is not about a link")),
+        }
+    }
+
+    pub(super) async fn link_remove(&self, name: &str) -> Answer {
+        let (state, _) = self.state().await?;
+        let named = name.parse::<Name>().ok().and_then(|name| state.link_named(&name));
+        let numbered = || {
+            let id = LinkId(name.strip_prefix("link-")?.parse().ok()?);
+            Some((id, state.links.get(&id)?))
+        };
+        let (link, record) = named
+            .or_else(numbered)
+            .ok_or_else(|| missing(name, state.links.values().map(|record| record.name.as_str())))?;
+        let row = row(&state, link, record);
+        self.propose(Action::LinkRemove { link }).await?;
+        Ok(data(row))
+    }
+}
+
+fn missing<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Failure {
+    unknown("LINK_UNKNOWN", "link", name, names, "See which there are: postroad link list")
+}

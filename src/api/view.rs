@@ -1,0 +1,169 @@
+//! What the API says of nodes, links, tokens and settings: the same types write it and read it in commands.
+
+use std::collections::BTreeMap;
+
+use postroad_cluster::{
+    domain::FailureDomain,
+    id::{LinkId, NodeId, Role},
+    time::WallTime,
+};
+use serde::{Deserialize, Serialize};
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its number.
+    pub id: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Its roles.
+    pub roles: Vec<Role>,
+    /// Where others reach it.
+    pub advertised: Option<String>,
+    /// Where it stands.
+    pub domain: FailureDomain,
+    /// When it joined.
+    pub joined: WallTime,
+    /// Links that it consumes.
+    pub consumes: Vec<String>,
+    /// Links that it serves.
+    pub serves: Vec<String>,
+}
+
+/// A consumer of a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Consumer {
+    /// The node's name.
+    pub node: String,
+    /// Where it listens.
+    pub listen: String,
+}
+
+/// The end of a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// The node's name.
+    pub node: String,
+    /// `host:port` as that node resolves it; nothing on a node that need not know.
+    pub address: Option<String>,
+}
+
+/// A link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// Its number.
+    pub id: LinkId,
+    /// Its name.
+    pub name: String,
+    /// The generation of its route.
+    pub generation: u64,
+    /// Who listens; on a node that is no control node, this one.
+    pub from: Vec<Consumer>,
+    /// Where it leads.
+    pub to: Target,
+    /// When it was made; known on control nodes.
+    pub made: Option<WallTime>,
+}
+
+/// What `link add` asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkAdd {
+    /// The link's name.
+    pub name: String,
+    /// The address on which each node listens, by the node's name.
+    pub from: BTreeMap<String, String>,
+    /// The node at the end.
+    pub to: String,
+    /// `host:port` of the target, as that node resolves it.
+    pub address: String,
+}
+
+/// What `token create` and `relay add` ask for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenCreate {
+    /// What the joiner becomes.
+    pub role: Role,
+    /// How long the token waits for its joiner, in seconds.
+    pub valid_seconds: u64,
+    /// The name that the joiner is to have, if it is decided.
+    pub name: Option<String>,
+    /// The address that others are to reach it by, if it is decided.
+    pub advertise: Option<String>,
+    /// Whether the printed command goes on as the node.
+    pub run: bool,
+}
+
+/// A new token with the command that uses it. It holds the secret, and is shown once.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Token {
+    /// The secret itself.
+    pub token: String,
+    /// What it is called, no secret.
+    pub id: String,
+    /// What the joiner becomes.
+    pub role: Role,
+    /// When it ends unused, in milliseconds since 1970.
+    pub expires: WallTime,
+    /// Control nodes that take the joiner.
+    pub seeds: Vec<String>,
+    /// The fingerprint of the cluster's authority.
+    pub fingerprint: String,
+    /// The command for the joiner's host.
+    pub command: String,
+}
+
+/// A token as it is listed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenRow {
+    /// What it is called.
+    pub id: String,
+    /// What the joiner becomes.
+    pub roles: Vec<Role>,
+    /// When it ends unused.
+    pub expires: WallTime,
+    /// `open`, `used`, `expired` or `revoked`.
+    pub state: String,
+    /// Who used it.
+    pub used_by: Option<String>,
+    /// When.
+    pub used: Option<WallTime>,
+}
+
+/// A setting of the whole cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: u64,
+    /// The value where none was set.
+    pub default: u64,
+    /// The least.
+    pub least: u64,
+    /// The most.
+    pub most: u64,
+    /// What it means, and why within these bounds.
+    pub why: String,
+}
+
+/// What `setting set` asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SettingSet {
+    /// The value as it was written.
+    pub value: String,
+}
+
+/// What `control promote` asks for. It holds secrets: it goes over the Unix socket of this host and nowhere else.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Promote {
+    /// The node to promote; the one that is asked.
+    pub name: String,
+    /// The sealed authority.
+    pub authority: String,
+    /// What opens it.
+    pub passphrase: String,
+}
