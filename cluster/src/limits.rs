@@ -383,7 +383,7 @@ pub const CONTROL_CONNECTIONS: usize = 2;
 pub const REPORT_INTERVAL: Span = Span::from_secs(5);
 
 /// How often the leader renews every lease.
-pub const LEASE_RENEW_INTERVAL: Span = Span::from_secs(60);
+pub const LEASE_RENEW_INTERVAL: Span = Span::from_mins(1);
 
 /// How often a consumer tries again to listen on an address that it could not bind.
 pub const LISTEN_RETRY: Span = Span::from_secs(5);
@@ -450,11 +450,11 @@ pub const CALLS_PER_PEER_MAX: usize = 64;
 pub const CALL_BYTES_PER_PEER_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 
 /// The longest that a request may wait for its answer at the peer, whatever its caller says.
-pub const CALL_WAIT_MAX: Span = Span::from_secs(60);
+pub const CALL_WAIT_MAX: Span = Span::from_mins(1);
 
 /// How long a housekeeping message may take to arrive whole. Longer than a circuit waits for a path, since a stall is no
 /// offence.
-pub const HOUSEKEEPING_WAIT: Span = Span::from_secs(180);
+pub const HOUSEKEEPING_WAIT: Span = Span::from_mins(3);
 
 /// Handshakes that an endpoint has half open; further ones are ignored, which costs nothing but their retry.
 pub const HANDSHAKES_MAX: usize = 1_000;

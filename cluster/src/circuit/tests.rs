@@ -425,19 +425,19 @@ fn nearer_means_30_percent_and_5_ms_of_the_same_moments() {
         world.relay(relay).way = [Span::from_micros(round_trip_us / 2); 2];
     };
     world.relay(7).loses_probe = Some(10);
-    world.run(Span::from_secs(600));
+    world.run(Span::from_mins(10));
     assert_eq!(world.moves(A), 0, "18 against 20 ms, every tenth probe lost");
     for round_trip in [15_100, 14_100] {
         way(&mut world, 8, round_trip);
-        world.run(Span::from_secs(120));
+        world.run(Span::from_mins(2));
         assert_eq!(world.moves(A), 0, "{round_trip} us against 20 ms");
     }
     way(&mut world, 8, 13_900);
-    world.run(Span::from_secs(60));
+    world.run(Span::from_mins(1));
     assert_eq!((world.moves(A), world.on(A), world.on(B)), (1, 8, 8), "13.9 against 20 ms");
     way(&mut world, 8, 6_000);
     way(&mut world, 7, 3_000);
-    world.run(Span::from_secs(60));
+    world.run(Span::from_mins(1));
     assert_eq!(world.moves(A), 1, "3 against 6 ms: half, but only 3 ms");
 }
 
@@ -611,7 +611,7 @@ fn fault() -> impl Strategy<Value = Fault> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     // The invariants of every step are asserted by the world itself: generations only grow, and whoever is chosen was
     // a candidate by a probe that came back since it was left.

@@ -50,7 +50,13 @@ impl FlowCounters {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let began = clock.now();
         let zero = AtomicU64::new(0);
-        Self { clock, began, sent_bytes: zero, received_bytes: AtomicU64::new(0), last_activity: AtomicU64::new(began.0) }
+        Self {
+            clock,
+            began,
+            sent_bytes: zero,
+            received_bytes: AtomicU64::new(0),
+            last_activity: AtomicU64::new(began.0),
+        }
     }
 
     /// When the flow began.

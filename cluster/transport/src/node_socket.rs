@@ -41,7 +41,8 @@ use self::{cell::Cell, receive::Receiver, schedule::Schedule};
 pub use self::{
     cell::PathFigures,
     view::{
-        ChannelSpec, CircuitCounters, CircuitError, CircuitEvent, CircuitKey, CircuitSpec, CircuitStatus, SocketCounters,
+        ChannelSpec, CircuitCounters, CircuitError, CircuitEvent, CircuitKey, CircuitSpec, CircuitStatus,
+        SocketCounters,
     },
 };
 use crate::{
@@ -227,7 +228,8 @@ impl NodeSocket {
     pub fn channel_add(&self, key: CircuitKey, spec: ChannelSpec) -> Result<(), CircuitError> {
         let mut table = self.write();
         let cell = table.by_key.get(&key).cloned().ok_or(CircuitError::Unknown)?;
-        if table.by_token.get(&spec.token_in).is_some_and(|it| !Arc::ptr_eq(&it.cell, &cell) || it.relay != spec.relay) {
+        if table.by_token.get(&spec.token_in).is_some_and(|it| !Arc::ptr_eq(&it.cell, &cell) || it.relay != spec.relay)
+        {
             return Err(CircuitError::TokenTaken);
         }
         if cell.channel_count() >= CIRCUIT_CHANNELS_MAX && !cell.has_channel(spec.relay) {

@@ -185,13 +185,7 @@ impl NodeSocket {
     }
 
     /// Finds the owner of a segment. Probes and their echoes are dealt with here and have none.
-    fn owner(
-        &self,
-        table: &Table,
-        last: &mut Option<Last>,
-        segment: &mut [u8],
-        source: SocketAddr,
-    ) -> Option<Owner> {
+    fn owner(&self, table: &Table, last: &mut Option<Last>, segment: &mut [u8], source: SocketAddr) -> Option<Owner> {
         if !segment.first().copied().is_some_and(packet::is_channel_packet) {
             return Some(Owner { header_bytes: 0, address: mapped(source) });
         }

@@ -95,7 +95,9 @@ impl fmt::Display for CircuitError {
             Self::TooMany => "this node has 4,096 circuits; close some first",
             Self::TooManyChannels => "the circuit has 16 channels; remove one first",
             Self::TokenTaken => "another channel has this token; draw another",
-            Self::NoCandidate => "no probe came back over that relay lately, or the circuit is on it; look at its status",
+            Self::NoCandidate => {
+                "no probe came back over that relay lately, or the circuit is on it; look at its status"
+            }
         })
     }
 }

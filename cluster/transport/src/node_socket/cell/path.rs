@@ -108,11 +108,8 @@ impl Inner {
     }
 
     pub(super) fn next_due(&self, now: Moment) -> Moment {
-        let pump = if self.ring.has_pending() && self.main.is_some() {
-            now.after(PUMP).max(self.hold)
-        } else {
-            Moment::NEVER
-        };
+        let pump =
+            if self.ring.has_pending() && self.main.is_some() { now.after(PUMP).max(self.hold) } else { Moment::NEVER };
         self.circuit.next_due(now).min(pump)
     }
 

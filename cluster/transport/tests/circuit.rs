@@ -1,0 +1,381 @@
+//! Circuits over relays that die: two node sockets with quinn, over switches, on a network in memory.
+
+mod support;
+
+use std::time::Duration;
+
+use postroad_cluster::{circuit::MoveReason, id::NodeId};
+use postroad_transport::{
+    node_socket::{CircuitError, CircuitEvent},
+    packet::{Header, PacketType},
+};
+use support::{TestCircuit, World, pattern, pause, transfer};
+use tokio::time::Instant;
+
+const MIB: usize = 1 << 20;
+
+fn moves(world: &mut World, end: usize) -> Vec<(MoveReason, NodeId, usize)> {
+    let mut moves = Vec::new();
+    while let Ok(event) = world.nodes[end].events.try_recv() {
+        if let CircuitEvent::Moved { reason, to, replayed, .. } = event
+            && reason != MoveReason::First
+        {
+            moves.push((reason, to, replayed));
+        }
+    }
+    moves
+}
+
+#[tokio::test(start_paused = true)]
+async fn eight_mebibytes_survive_two_relays() {
+    // RP-1: the sockets at both ends notice nothing. R7: what died is not chosen again.
+    let mut world = World::new(3, Duration::from_millis(1));
+    let circuit = world.connect(5).await;
+    pause(1_500).await;
+    let flow = transfer(&circuit, 0, 8 * MIB, 16 << 10);
+    let mut killed = Vec::new();
+    for _ in 0..2 {
+        pause(250).await;
+        let relay = world.relay(circuit.id);
+        assert!(!killed.iter().any(|(dead, _)| *dead == relay));
+        killed.push((relay, Instant::now()));
+        let place = world.place(relay);
+        world.kill_relay(place);
+    }
+    let arrivals = flow.await.unwrap();
+    assert_eq!(arrivals.total, 8 * MIB);
+    let stall = arrivals.stall(killed[0].1);
+    assert!(stall < Duration::from_millis(100), "{stall:?}");
+    let moved = moves(&mut world, 0);
+    assert_eq!(moved.len(), 2, "one move each, no flapping: {moved:?}");
+    assert!(moved.iter().all(|(reason, _, replayed)| *reason == MoveReason::Silence && *replayed > 0), "{moved:?}");
+    assert!(moves(&mut world, 1).iter().all(|(reason, ..)| *reason == MoveReason::Followed));
+    let status = world.status(0, circuit.id);
+    assert_eq!((status.relay, status.generation.0, status.stranded), (Some(NodeId(13)), 2, false));
+    assert!(status.choice.starts_with("n13: "), "{}", status.choice);
+    assert_eq!(world.status(0, circuit.id).counters.forged, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_20_ms_of_round_trip_the_stall_stays_under_300_ms() {
+    let mut world = World::new(2, Duration::from_millis(5));
+    let circuit = world.connect(5).await;
+    pause(1_500).await;
+    let flow = transfer(&circuit, 1, 4 * MIB, 16 << 10);
+    pause(300).await;
+    let killed = Instant::now();
+    let place = world.place(world.relay(circuit.id));
+    world.kill_relay(place);
+    let arrivals = flow.await.unwrap();
+    assert_eq!(arrivals.total, 4 * MIB);
+    assert!(arrivals.stall(killed) < Duration::from_millis(200), "{:?}", arrivals.stall(killed));
+}
+
+/// Sends 100 bytes there and back every 2 ms for `span`, and returns the longest wait for an answer.
+async fn ping_pong(circuit: &TestCircuit, span: Duration) -> Duration {
+    let [one, other] = circuit.connections.clone();
+    tokio::spawn(async move {
+        let (mut send, mut recv) = other.accept_bi().await.unwrap();
+        let mut bytes = [0; 100];
+        while recv.read_exact(&mut bytes).await.is_ok() {
+            send.write_all(&bytes).await.unwrap();
+        }
+    });
+    let (mut send, mut recv) = one.open_bi().await.unwrap();
+    let until = Instant::now() + span;
+    let mut longest = Duration::ZERO;
+    let mut number = 0_u8;
+    while Instant::now() < until {
+        let asked = Instant::now();
+        number = number.wrapping_add(1);
+        send.write_all(&[number; 100]).await.unwrap();
+        let mut bytes = [0; 100];
+        recv.read_exact(&mut bytes).await.unwrap();
+        assert_eq!(bytes, [number; 100]);
+        longest = longest.max(asked.elapsed());
+        pause(2).await;
+    }
+    longest
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_messages_stall_no_longer() {
+    for delay_us in [100, 1_000] {
+        let mut world = World::new(2, Duration::from_micros(delay_us));
+        let circuit = world.connect(5).await;
+        pause(1_500).await;
+        let (longest, ()) = tokio::join!(ping_pong(&circuit, Duration::from_secs(1)), async {
+            pause(500).await;
+            let place = world.place(world.relay(circuit.id));
+            world.kill_relay(place);
+        });
+        assert!(longest < Duration::from_millis(120), "{delay_us} us: {longest:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn loss_and_jitter_move_nothing() {
+    let mut world = World::new(2, Duration::from_millis(5));
+    world.fabric.change_all(|way| {
+        way.loss = 50;
+        way.jitter = Duration::from_millis(2);
+    });
+    let circuit = world.connect(5).await;
+    let bulk = transfer(&circuit, 0, 4 * MIB, 2 << 10);
+    ping_pong(&circuit, Duration::from_secs(60)).await;
+    assert_eq!(bulk.await.unwrap().total, 4 * MIB);
+    let (one, other) = (moves(&mut world, 0), moves(&mut world, 1));
+    assert!(one.is_empty() && other.is_empty(), "{one:?} {other:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_way_black_holes_are_left_by_both_ends() {
+    // R6, R16: each of the four ways of the relay in use, with data in each direction.
+    for hole in 0..4 {
+        for from in [0, 1] {
+            let mut world = World::new(2, Duration::from_millis(1));
+            let circuit = world.connect(5).await;
+            pause(1_500).await;
+            let flow = transfer(&circuit, from, 4 * MIB, 16 << 10);
+            pause(200).await;
+            let relay = world.relays[world.place(world.relay(circuit.id))].address;
+            let node = world.nodes[hole % 2].address;
+            let (source, destination) = if hole < 2 { (node, relay) } else { (relay, node) };
+            world.fabric.change(source, destination, |way| way.dead = true);
+            let cut = Instant::now();
+            let arrivals = flow.await.unwrap();
+            assert_eq!(arrivals.total, 4 * MIB);
+            let stall = arrivals.stall(cut);
+            assert!(stall < Duration::from_millis(150), "hole {hole}, from {from}: {stall:?}");
+            pause(2_000).await;
+            let place = world.place(world.relay(circuit.id));
+            assert_ne!(world.relays[place].address, relay, "hole {hole}, from {from}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_windows_and_a_dead_relay_lose_nothing() {
+    // R2
+    for round in 0..5 {
+        let mut world = World::new(2, Duration::from_millis(1));
+        let circuit = world.connect(5).await;
+        pause(1_500).await;
+        let total = 6 * MIB;
+        let mut ends = Vec::new();
+        let (mut send, recv) = circuit.connections[0].open_bi().await.unwrap();
+        send.write_all(&pattern(0, 1)).await.unwrap();
+        ends.push((send, recv));
+        ends.push(circuit.connections[1].accept_bi().await.unwrap());
+        let mut tasks = Vec::new();
+        let (go, _) = tokio::sync::broadcast::channel::<()>(1);
+        for (end, (mut send, mut recv)) in ends.into_iter().enumerate() {
+            tasks.push(tokio::spawn(async move {
+                let first = if end == 0 { 1 } else { 0 };
+                send.write_all(&pattern(first, total - first)).await.unwrap();
+                send.finish().unwrap();
+                send.stopped().await.unwrap();
+            }));
+            let mut go = go.subscribe();
+            tasks.push(tokio::spawn(async move {
+                go.recv().await.unwrap();
+                assert_eq!(recv.read_to_end(total).await.unwrap(), pattern(0, total));
+            }));
+        }
+        pause(500 + round).await;
+        let place = world.place(world.relay(circuit.id));
+        world.kill_relay(place);
+        pause(round * 20).await;
+        go.send(()).unwrap();
+        for task in tasks {
+            tokio::time::timeout(Duration::from_secs(5), task).await.expect("data moves again").unwrap();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn flows_wait_while_no_relay_is_there_and_go_on_at_once() {
+    let mut world = World::new(2, Duration::from_millis(1));
+    let circuit = world.connect(5).await;
+    pause(1_500).await;
+    let flow = transfer(&circuit, 0, 4 * MIB, 16 << 10);
+    pause(200).await;
+    let addresses: Vec<_> = world.relays.iter().map(|relay| relay.address).collect();
+    addresses.iter().for_each(|address| world.fabric.kill(*address));
+    pause(20_000).await;
+    assert!(!flow.is_finished());
+    assert!(world.status(0, circuit.id).stranded);
+    let back = Instant::now();
+    addresses.iter().for_each(|address| world.fabric.revive(*address));
+    let arrivals = flow.await.unwrap();
+    assert_eq!(arrivals.total, 4 * MIB);
+    let first = arrivals.times.iter().find(|at| **at > back).unwrap();
+    assert!(*first - back < Duration::from_millis(400), "{:?}", *first - back);
+    pause(2_000).await;
+    world.relay(circuit.id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn planned_moves_forward_and_back_are_not_felt() {
+    // RP-40
+    let mut world = World::new(2, Duration::from_millis(1));
+    let circuit = world.connect(5).await;
+    let (node, relay) = (world.nodes[0].address, world.relays[1].address);
+    for (from, to) in [(node, relay), (relay, node)] {
+        world.fabric.change(from, to, |way| way.delay = Duration::from_millis(6));
+    }
+    pause(3_500).await;
+    let flow = transfer(&circuit, 0, 8 * MIB, 16 << 10);
+    let started = Instant::now();
+    for round in 0..3 {
+        let to = NodeId(12 - round % 2);
+        pause(150).await;
+        let key = world.key(0, circuit.id);
+        assert_eq!(world.nodes[0].socket.move_to(key, to, MoveReason::Assigned), Ok(()));
+        assert_eq!(world.nodes[0].socket.move_to(key, to, MoveReason::Assigned), Err(CircuitError::NoCandidate));
+        pause(50).await;
+        assert_eq!(world.relay(circuit.id), to);
+    }
+    let lost = circuit.connections[0].stats().path.lost_packets;
+    let arrivals = flow.await.unwrap();
+    assert!(arrivals.stall(started + Duration::from_millis(50)) < Duration::from_millis(20));
+    assert_eq!((arrivals.total, lost), (8 * MIB, 0), "nothing overtakes, so nothing seems lost");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_draining_relay_is_left_by_both_ends() {
+    let mut world = World::new(2, Duration::from_millis(1));
+    let circuit = world.connect(5).await;
+    pause(1_500).await;
+    let relay = world.relay(circuit.id);
+    world.nodes[1].socket.channel_avoid(world.key(1, circuit.id), relay, true).unwrap();
+    pause(50).await;
+    assert_ne!(world.relay(circuit.id), relay);
+    // The lower id would like to go back only if that were nearer.
+    pause(30_000).await;
+    assert_ne!(world.relay(circuit.id), relay);
+}
+
+#[tokio::test(start_paused = true)]
+async fn circuits_share_relays_and_sockets() {
+    let mut world = World::new(2, Duration::from_millis(1));
+    let mut flows = Vec::new();
+    for number in [5, 6, 7] {
+        let circuit = world.connect(number).await;
+        for from in [0, 1] {
+            flows.push(transfer(&circuit, from, 2 * MIB, 16 << 10));
+        }
+    }
+    pause(50).await;
+    for flow in flows {
+        assert_eq!(flow.await.unwrap().total, 2 * MIB);
+    }
+    let relay = &world.relays[0];
+    let counters = relay.switch.as_ref().unwrap().counters();
+    assert_eq!(counters.drops, postroad_transport::switch::SwitchDrops::default());
+    assert!(counters.packets > counters.sends * 3, "what goes to one destination goes together: {counters:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relay_dead_from_the_start_does_not_stop_the_handshake() {
+    let mut world = World::new(2, Duration::from_millis(1));
+    let dead = world.relays[0].address;
+    world.fabric.kill(dead);
+    let started = Instant::now();
+    let circuit = world.connect(5).await;
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert_eq!(world.relay(circuit.id), NodeId(12));
+    assert_eq!(transfer(&circuit, 0, MIB, 16 << 10).await.unwrap().total, MIB);
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_circuits_stay_open_and_leave_dead_relays() {
+    let mut world = World::new(2, Duration::from_millis(1));
+    let circuit = world.connect(5).await;
+    pause(600_000).await;
+    let place = world.place(world.relay(circuit.id));
+    assert_eq!(place, 0);
+    world.kill_relay(place);
+    pause(5_000).await;
+    assert_eq!(world.relay(circuit.id), NodeId(12));
+    pause(600_000).await;
+    assert!(circuit.connections[0].close_reason().is_none());
+    let started = Instant::now();
+    let arrivals = transfer(&circuit, 0, MIB, 16 << 10).await.unwrap();
+    assert!(arrivals.times[0] - started < Duration::from_millis(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_of_a_removed_circuit_is_silent() {
+    let mut world = World::new(1, Duration::from_millis(1));
+    let circuit = world.connect(5).await;
+    let key = world.key(0, circuit.id);
+    let address = world.status(0, circuit.id).address;
+    assert_eq!(world.nodes[0].socket.circuit_of(address), Some(key));
+    circuit.connections[0].close(0_u32.into(), b"");
+    pause(100).await;
+    assert!(world.nodes[0].socket.circuit_remove(key));
+    assert!(!world.nodes[0].socket.circuit_remove(key));
+    assert_eq!(world.nodes[0].socket.circuit_of(address), None);
+    assert_eq!(world.nodes[0].socket.status(key), Err(CircuitError::Unknown));
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbage_and_forged_moves_disturb_nobody() {
+    let mut world = World::new(2, Duration::from_millis(1));
+    let circuit = world.connect(5).await;
+    pause(1_500).await;
+    let flow = transfer(&circuit, 0, 4 * MIB, 16 << 10);
+    let before = world.status(1, circuit.id);
+    let channel = world.specs.iter().rev().find(|(end, _)| *end == 1).unwrap().1.clone();
+    assert_ne!(Some(channel.relay), before.relay);
+    let node = world.nodes[1].address;
+    for round in 0..200_u64 {
+        // A relay that lies: with the right token and address, a newer path, and no key for its MAC.
+        let header = Header {
+            packet_type: [PacketType::Data, PacketType::Probe, PacketType::Echo][round as usize % 3],
+            flags: 1,
+            generation: 1 + round as u16,
+            mac: (round as u32).to_le_bytes(),
+            token: channel.token_in,
+        };
+        for length in [0, 1, 15, 16, 17, 1_000] {
+            world.fabric.inject(channel.address, node, [&header.encode()[..], &vec![round as u8; length]].concat());
+        }
+        // Strangers, and what is no packet at all.
+        world.fabric.inject("10.0.9.9:1".parse().unwrap(), node, header.encode().to_vec());
+        world.fabric.inject(channel.address, node, vec![round as u8; round as usize % 40]);
+        pause(2).await;
+    }
+    assert_eq!(flow.await.unwrap().total, 4 * MIB);
+    let after = world.status(1, circuit.id);
+    assert_eq!((after.relay, after.generation, after.moves), (before.relay, before.generation, before.moves));
+    assert!(after.counters.forged > 0);
+    assert!(world.nodes[1].socket.counters().unknown_packets > 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relay_cannot_answer_probes_in_the_peers_name() {
+    let mut world = World::new(2, Duration::from_millis(1));
+    let circuit = world.connect(5).await;
+    pause(1_500).await;
+    // The way to the peer is dead, and the relay answers itself.
+    let (relay, place) = (world.relays[1].id, 1);
+    world.fabric.change(world.relays[place].address, world.nodes[1].address, |way| way.dead = true);
+    let channel = world.specs.iter().find(|(end, spec)| *end == 0 && spec.relay == relay).unwrap().1.clone();
+    let lies = world.fabric.clone();
+    let node = world.nodes[0].address;
+    tokio::spawn(async move {
+        let header =
+            Header { packet_type: PacketType::Echo, flags: 0, generation: 0, mac: [0; 4], token: channel.token_in };
+        for sequence in 0..100_u64 {
+            let body = [&header.encode()[..], &sequence.to_le_bytes(), &[0; 1_400]].concat();
+            lies.inject(channel.address, node, body);
+            pause(50).await;
+        }
+    });
+    pause(4_000).await;
+    let status = world.status(0, circuit.id);
+    let channel = status.channels.iter().find(|channel| channel.relay == relay).unwrap();
+    assert!(!channel.candidate, "{channel:?}");
+}
