@@ -174,7 +174,7 @@ impl Performer<Relay> for RelayPerformer {
 impl Drop for RelayPerformer {
     fn drop(&mut self) {
         // A restarted relay service knows no session: nodes must come again.
-        for number in self.fabric.served(|served| std::mem::take(served)) {
+        for number in self.fabric.served(std::mem::take) {
             self.close(number, "the relay service restarts");
         }
     }

@@ -369,7 +369,7 @@ async fn keep_time(fabric: Arc<Fabric>) {
         if let Err(error) = fabric.clock.save(&fabric.store) {
             tracing::error!(%error, "the time floor was not stored");
         }
-        crate::ports::sleep(&*fabric.clock, Span::from_secs(60)).await;
+        crate::ports::sleep(&*fabric.clock, Span::from_mins(1)).await;
     }
 }
 
