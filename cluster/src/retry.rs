@@ -21,7 +21,7 @@ mod tests {
         let (least, most) = (Span::from_millis(200), Span::from_secs(15));
         for chance in 0..200 {
             let turn = Turn { chance, ..Turn::default() };
-            for failures in 0..40 {
+            for failures in 0..40_u32 {
                 let full = (least * (1 << failures.saturating_sub(1).min(20))).min(most);
                 let delay = delay(&turn, failures, least, most);
                 assert!(full / 2 <= delay && delay <= full, "{failures}: {delay:?}");

@@ -242,7 +242,7 @@ mod tests {
             recipient: NodeId(recipient),
             version: Version(version),
             issued: WallTime(1_000),
-            lease: Span::from_secs(3_600),
+            lease: Span::from_hours(1),
             content_hash: [0; 32],
         };
         let check = |header: &SnapshotHeader, wall| acceptable(header, &name, NodeId(3), Version(7), WallTime(wall));

@@ -66,8 +66,12 @@ impl fmt::Display for WireError {
 
 impl std::error::Error for WireError {}
 
+/// bincode counts what a value takes in memory: up to 8 bytes for a number that is sent in one. So that whatever is
+/// short enough is also read, its limit is that much higher; the bytes themselves are counted before.
+const DECODED_BYTES_MAX: usize = 8 * MESSAGE_BYTES_MAX;
+
 fn config() -> impl bincode::config::Config {
-    bincode::config::standard().with_limit::<MESSAGE_BYTES_MAX>()
+    bincode::config::standard().with_limit::<DECODED_BYTES_MAX>()
 }
 
 /// The bytes of a message.

@@ -1,5 +1,7 @@
 //! Channels: the ways of packets between two sessions, while a live route joins their nodes.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::{AskedFor, Asker, Effect, Held, Relay, absent, admission, too_many};
@@ -134,7 +136,7 @@ impl Relay {
         if self.channels.range(pair).count() >= CHANNELS_PER_PAIR_MAX {
             return Err(too_many(&format!("{node} and {peer} have {CHANNELS_PER_PAIR_MAX} channels here")));
         }
-        let full = |node: &NodeId| self.channels_of.get(node).map_or(0, |keys| keys.len()) >= SESSION_CHANNELS_MAX;
+        let full = |node: &NodeId| self.channels_of.get(node).map_or(0, BTreeSet::len) >= SESSION_CHANNELS_MAX;
         if let Some(node) = [node, peer].iter().find(|node| full(node)) {
             return Err(too_many(&format!("{node} has {SESSION_CHANNELS_MAX} channels here")));
         }
@@ -145,18 +147,25 @@ impl Relay {
         Err(Refusal::new(code::CHANNEL_CLOSED, "a token was drawn that is in use", "Try again"))
     }
 
-    pub(super) fn offer_answered(&mut self, key: ChannelKey, refusal: Option<Refusal>, effects: &mut Vec<Effect>) {
+    pub(super) fn offer_answered(&mut self, key: ChannelKey, refusal: Option<&Refusal>, effects: &mut Vec<Effect>) {
         let Some(channel) = self.channels.get_mut(&key) else { return };
         channel.offer = None;
         let waiters = core::mem::take(&mut channel.waiters);
         let channel = channel.clone();
-        if refusal.is_some() {
+        if let Some(refusal) = refusal {
             self.channel_forget(key, effects);
+            // A peer that did not answer in time may still take the offer and has to hear that there is none.
+            let [one, other] = channel.ends;
+            if refusal.code == code::PEER_ABSENT {
+                let reason = "the offer was not answered in time".to_owned();
+                let request = RelayRequest::ChannelClosed { circuit: key.circuit, peer: one.node, reason };
+                effects.push(Effect::Tell { connection: other.connection, request });
+            }
         } else {
             self.counters.channels_opened += 1;
         }
         for (node, asker) in waiters {
-            let response = refusal.clone().map_or_else(|| channel.opened(node), NodeResponse::Refused);
+            let response = refusal.cloned().map_or_else(|| channel.opened(node), NodeResponse::Refused);
             self.settle(asker, response, effects);
         }
     }

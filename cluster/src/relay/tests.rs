@@ -4,11 +4,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    grant::Right,
+    grant::{Grant, Right, SignedGrant},
     id::{CircuitId, Generation, TunnelId},
     invariant::{registrations_guarded, relay_consistent, replies_once},
     snapshot::Route,
     time::Span,
+    verified::Verified,
 };
 
 const HOUR: u64 = 3_600_000;
@@ -352,6 +353,11 @@ fn a_channel_is_refused_without_route_or_peer() {
     let effects = bench.answer_last(Ok(RelayResponse::Refused(refusal)));
     assert!(matches!(effects[0], Effect::SwitchClose { .. }));
     assert_eq!(codes(effects), [code::PEER_REFUSED]);
+    // One that did not answer in time is told that there is no channel.
+    bench.ask(12, open(6, TARGET), Presented::Absent);
+    let effects = bench.answer_last(Err("too late".to_owned()));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Tell { connection: 11, .. })));
+    assert_eq!(codes(effects), [code::PEER_ABSENT]);
     bench.on(Event::Disconnected { connection: 11, reason: "gone".to_owned() });
     assert_eq!(codes(bench.ask(12, open(5, TARGET), Presented::Absent)), [code::PEER_ABSENT]);
 }

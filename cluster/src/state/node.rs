@@ -137,7 +137,7 @@ impl State {
         // What was reached is the old address: the new one is pending until somebody has reached it (RP-7).
         if record.advertised != advertised && record.roles.contains(&Role::Relay) {
             record.ready = false;
-            record.ready_reason = NOT_REACHED_YET.to_owned();
+            NOT_REACHED_YET.clone_into(&mut record.ready_reason);
         }
         record.advertised = advertised;
         record.domain = domain;

@@ -11,6 +11,12 @@ use crate::{
 const MAKE_ANOTHER: &str = "Make another: postroad token create";
 
 impl TokenRecord {
+    /// How to make another like it. The first role brings the others.
+    fn make_another(&self) -> String {
+        let role = self.roles.first().copied().unwrap_or(Role::Node);
+        format!("{MAKE_ANOTHER} --role {role}")
+    }
+
     /// Whether somebody could still join by it.
     #[must_use]
     pub fn is_open(&self, now: WallTime) -> bool {
@@ -79,15 +85,19 @@ impl State {
     pub(super) fn enrol(&mut self, now: WallTime, token: TokenId, enrolment: Enrolment) -> Result<Change, Refusal> {
         let record = self.token(token)?;
         if let Some(used) = &record.used {
-            return self.enrolled_before(now, used, &enrolment).map(|outcome| Change::None(Some(outcome)));
+            return self.enrolled_before(now, record, used, &enrolment).map(|outcome| Change::None(Some(outcome)));
         }
         if let Some(revoked) = record.revoked {
             let ago = ago(now, revoked);
-            return Err(Refusal::new(code::TOKEN_REVOKED, format!("this token was revoked {ago}"), MAKE_ANOTHER));
+            return Err(Refusal::new(
+                code::TOKEN_REVOKED,
+                format!("this token was revoked {ago}"),
+                record.make_another(),
+            ));
         }
         if record.expires <= now {
             let ago = ago(now, record.expires);
-            return Err(Refusal::new(code::TOKEN_EXPIRED, format!("this token expired {ago}"), MAKE_ANOTHER));
+            return Err(Refusal::new(code::TOKEN_EXPIRED, format!("this token expired {ago}"), record.make_another()));
         }
         let roles = record.roles.clone();
         self.check_newcomer(&enrolment, &roles)?;
@@ -100,12 +110,18 @@ impl State {
         Ok(Change::Made { what: Some(what), outcome: Some(Outcome::Enrolled { node, roles }) })
     }
 
-    fn enrolled_before(&self, now: WallTime, used: &TokenUse, enrolment: &Enrolment) -> Result<Outcome, Refusal> {
+    fn enrolled_before(
+        &self,
+        now: WallTime,
+        token: &TokenRecord,
+        used: &TokenUse,
+        enrolment: &Enrolment,
+    ) -> Result<Outcome, Refusal> {
         match self.nodes.get(&used.node) {
             Some(record) if used.public == enrolment.public && record.name == enrolment.name => {
                 Ok(Outcome::Enrolled { node: used.node, roles: record.roles.clone() })
             }
-            _ => Err(Refusal::new(code::TOKEN_USED, self.used_words(now, used), MAKE_ANOTHER)),
+            _ => Err(Refusal::new(code::TOKEN_USED, self.used_words(now, used), token.make_another())),
         }
     }
 
