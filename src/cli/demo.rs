@@ -1,0 +1,45 @@
+//! `postroad demo`.
+
+use clap::Args;
+
+use super::{Context, output::Output};
+use crate::{
+    demo::{self, Options, story::Story},
+    errors::Failure,
+};
+
+/// The command.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: postroad demo --once\n\n\
+    Starts three control nodes with their local relays, three remote relays and two workload nodes as processes on \
+    127.0.0.1, carries a transfer and 50 chatty flows through them, and twice kills the relay that carries them. All of \
+    it lives in postroad-demo-PROCESS in the system's temporary directory, which is removed at the end unless something \
+    failed. The processes end with this one, even if it is killed.\n\n\
+    With --once the exit status is 0 only if every byte and every ending was right and no flow stood still for more \
+    than 5 s.")]
+pub struct Command {
+    /// End after the story instead of staying up until Ctrl-C
+    #[arg(long)]
+    once: bool,
+    /// Leave the directory with its logs
+    #[arg(long)]
+    keep: bool,
+    /// The size of the transfer each way, in MiB
+    #[arg(long, hide = true, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    transfer_mib: u64,
+    /// How many chatty flows there are
+    #[arg(long, hide = true, value_name = "COUNT", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=500))]
+    flows: u64,
+}
+
+impl Command {
+    /// Runs the demonstration.
+    ///
+    /// # Errors
+    /// What was not as it must be.
+    pub fn run(&self, context: &Context) -> Result<Output, Failure> {
+        let options =
+            Options { once: self.once, keep: self.keep, transfer_bytes: self.transfer_mib << 20, flows: self.flows };
+        demo::run(&options, &Story::new(context.style, context.global.json))
+    }
+}
