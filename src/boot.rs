@@ -240,6 +240,7 @@ async fn wait(node: &NodeHandle, signals: &mut Signals, stopping: tokio::sync::o
         biased;
         name = signals.next() => Why::Signal(name),
         Ok(()) = stopping => Why::Left,
+        () = crate::demo::leash::let_go() => Why::Signal("the end of whoever started it"),
         exit = node.ended() => Why::Ended(format!("{exit:?}")),
     }
 }
