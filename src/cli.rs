@@ -5,17 +5,44 @@
 
 pub mod completions;
 pub mod config;
+pub mod control;
+pub mod demo;
+pub mod init;
+pub mod join;
+pub mod leave;
+pub mod link;
 pub mod man;
+pub mod node;
 pub mod output;
+mod passphrase;
 pub mod relative;
+pub mod relay;
+pub mod setting;
+pub mod status;
 pub mod table;
+pub mod token;
 
-use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
 
+use axum::http::Method;
 use clap::{Args, Parser, Subcommand};
+use postroad_cluster::{
+    domain::FailureDomain,
+    id::Name,
+    time::WallTime,
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::{
-    config::{Loaded, Sources},
+    api::client::Client,
+    boot,
+    config::{Config, Loaded, Sources, keys::Kind},
     errors::Failure,
 };
 use output::{Output, Style};
@@ -29,7 +56,7 @@ use output::{Output, Style};
     arg_required_else_help = true,
     propagate_version = false,
     max_term_width = 100,
-    after_help = "Example: postroad config example > postroad.toml\n\n\
+    after_help = "Example: postroad init harbour --advertise ams-1.example.com:9443 --authority harbour.authority\n\n\
                   Exit status: 0 done, 1 failed, 2 wrong use, 3 refused by a rule, 4 not reachable, 5 timed out."
 )]
 pub struct Cli {
@@ -62,14 +89,36 @@ pub struct Global {
     /// The data directory [default: $STATE_DIRECTORY, /var/lib/postroad as root, else in the user's state]
     #[arg(long, global = true, value_name = "DIR", display_order = 902)]
     pub data: Option<PathBuf>,
-    /// The node to talk to [default: the one on this host]
-    #[arg(long, global = true, value_name = "ADDRESS", display_order = 903)]
-    pub node: Option<String>,
+    /// The API's socket of the node to talk to [default: api.socket of the configuration, in the data directory]
+    #[arg(long, global = true, value_name = "SOCKET", display_order = 903)]
+    pub node: Option<PathBuf>,
 }
 
 /// Every noun.
 #[derive(Debug, Subcommand)]
 pub enum Noun {
+    /// Show a cluster on this machine, and relays that die under load
+    Demo(demo::Command),
+    /// Say whether all is well, what is wrong and what to do
+    Status(status::Command),
+    /// Found a cluster with this node as its first
+    Init(init::Command),
+    /// Run this node; list, show and remove nodes
+    Node(node::Command),
+    /// Invite nodes by one-time tokens
+    Token(token::Command),
+    /// Make this host a node of a cluster
+    Join(join::Command),
+    /// Take this node out of its cluster
+    Leave(leave::Command),
+    /// Make, list, show and remove links
+    Link(link::Command),
+    /// Invite, list and show relays
+    Relay(relay::Command),
+    /// List and change the control nodes
+    Control(control::Command),
+    /// List and set what concerns the whole cluster
+    Setting(setting::Command),
     /// Check and show this node's configuration
     Config(config::Command),
     /// Print completions for a shell
@@ -85,6 +134,17 @@ impl Noun {
     /// Whatever kept it from being done.
     pub fn run(&self, context: &Context) -> Result<Output, Failure> {
         match self {
+            Self::Demo(command) => command.run(context),
+            Self::Status(command) => command.run(context),
+            Self::Init(command) => command.run(context),
+            Self::Node(command) => command.run(context),
+            Self::Token(command) => command.run(context),
+            Self::Join(command) => command.run(context),
+            Self::Leave(command) => command.run(context),
+            Self::Link(command) => command.run(context),
+            Self::Relay(command) => command.run(context),
+            Self::Control(command) => command.run(context),
+            Self::Setting(command) => command.run(context),
             Self::Config(command) => command.run(context),
             Self::Completions(command) => Ok(command.run()),
             Self::Man(command) => command.run(),
@@ -121,6 +181,91 @@ impl Context {
         })?;
         runtime.block_on(future)
     }
+
+    /// Asks the node on this host. The output has no text for people yet.
+    ///
+    /// # Errors
+    /// That the node does not run, or what it answered.
+    pub fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Output, Failure> {
+        let client = self.client()?;
+        self.block_on(async { client.ask(method, path, body).await })
+    }
+
+    /// The way to the node on this host.
+    ///
+    /// # Errors
+    /// When the configuration cannot be read or is wrong.
+    pub fn client(&self) -> Result<Client, Failure> {
+        let socket = match &self.global.node {
+            Some(socket) => socket.clone(),
+            None => self.load_config()?.config.api.socket,
+        };
+        Ok(Client::new(socket, format!("postroad{} node", boot::data_flag(self.global.data.as_ref()))))
+    }
+}
+
+/// What an answer says, as a type.
+fn read<T: DeserializeOwned>(output: &Output) -> Result<T, Failure> {
+    serde_json::from_value(output.data.clone()).map_err(|error| {
+        Failure::failed("ANSWER_MALFORMED", format!("the node's answer is not what this command knows: {error}"))
+            .hint("Are the command and the node of one release? --json shows the answer as it is")
+    })
+}
+
+/// A name as a part of a path.
+fn segment(name: &str) -> Result<&str, Failure> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    if !name.is_empty() && name.len() <= 100 && name.bytes().all(plain) {
+        return Ok(name);
+    }
+    let shown: String = name.chars().take(80).collect();
+    Err(Failure::wrong_use(format!("{shown:?} is no name: those have a-z, 0-9, - and _")))
+}
+
+/// An address that others dial, for clap.
+fn host_port(text: &str) -> Result<String, String> {
+    Kind::HostPort.check_text(text).map(|_| text.to_owned())
+}
+
+/// The name that a node is to have: by flag, by configuration, else the host's.
+fn name_or_host(given: Option<&Name>, config: &Config) -> Result<Name, Failure> {
+    given.cloned().or_else(|| config.node.name.clone()).or_else(boot::host_name).ok_or_else(|| {
+        Failure::wrong_use("this host's name is none for a node: 1 to 63 of a-z, 0-9 and -").hint("Give one by --name")
+    })
+}
+
+/// Asks before something that cannot be undone.
+fn confirm(yes: bool, what: &str) -> Result<(), Failure> {
+    if yes {
+        return Ok(());
+    }
+    let refused = || Failure::refused("NOT_CONFIRMED", format!("not done: {what}")).hint("To do it: --yes");
+    if !passphrase::somebody_is_there() {
+        return Err(refused());
+    }
+    let mut line = String::new();
+    // A terminal that is gone has not agreed.
+    let asked = write!(io::stderr(), "{what}. Type yes to go on: ").and_then(|()| io::stdin().read_line(&mut line));
+    if asked.is_ok() && line.trim() == "yes" { Ok(()) } else { Err(refused()) }
+}
+
+/// The present time, for spans that people read.
+fn now() -> WallTime {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    WallTime(since.as_millis() as u64)
+}
+
+/// Where a node stands, in words.
+fn domain_words(domain: &FailureDomain) -> String {
+    let parts = [("host", &domain.host), ("power", &domain.power), ("network", &domain.network), ("zone", &domain.zone)];
+    let said = parts.iter().filter_map(|(word, name)| Some(format!("{word} {}", name.as_ref()?)));
+    let said = said.collect::<Vec<_>>().join(", ");
+    if said.is_empty() { "not said".to_owned() } else { said }
+}
+
+/// A span of microseconds as people read it: `4.1 ms`.
+fn milliseconds(us: u64) -> String {
+    format!("{}.{} ms", us / 1_000, us % 1_000 / 100)
 }
 
 /// The whole life of a command: read the line, run, say what came of it.

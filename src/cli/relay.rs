@@ -1,0 +1,155 @@
+//! `postroad relay add|list|show`: the relays that carry everything.
+
+use std::time::Duration;
+
+use axum::http::Method;
+use clap::{Args, Subcommand};
+use postroad_actors::status::{
+    local::Session,
+    relays::{Relay, Relays, Shared},
+};
+use postroad_cluster::id::{Name, Role};
+use serde::Deserialize;
+
+use super::{Context, domain_words, host_port, milliseconds, now, output::Output, read, relative, segment, table::Table, token};
+use crate::{api::view, errors::Failure};
+
+/// The command.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: postroad relay list")]
+pub struct Command {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Invite a relay: print the one command that makes a host one
+    #[command(after_help = "Example: postroad relay add fra-1 --advertise fra-1.example.com:9443\n\n\
+                            The printed command enrols the host and goes on as its node. The relay counts once other \
+                            nodes have reached its address.")]
+    Add {
+        /// The relay's name
+        name: Name,
+        /// Where nodes reach it over UDP
+        #[arg(long, value_name = "HOST:PORT", value_parser = host_port)]
+        advertise: String,
+        /// How long the invitation waits, at most 7d
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = token::lifetime)]
+        valid_for: Duration,
+    },
+    /// List the relays
+    #[command(after_help = "Example: postroad relay list")]
+    List,
+    /// Show one relay: its state with the reason, who reaches it, what it shares with others
+    #[command(after_help = "Example: postroad relay show fra-1")]
+    Show {
+        /// Its name
+        name: String,
+    },
+}
+
+#[derive(Deserialize)]
+struct Shown {
+    relay: Relay,
+    shares: Vec<Shared>,
+    session: Option<Session>,
+}
+
+impl Command {
+    /// Runs the verb.
+    ///
+    /// # Errors
+    /// When the node does not answer or the cluster refuses.
+    pub fn run(&self, context: &Context) -> Result<Output, Failure> {
+        match &self.verb {
+            Verb::Add { name, advertise, valid_for } => add(context, name, advertise, *valid_for),
+            Verb::List => list(context),
+            Verb::Show { name } => show(context, name),
+        }
+    }
+}
+
+// RP-6: one command with a one-time token, the cluster's address and the fingerprint of its authority.
+fn add(context: &Context, name: &Name, advertise: &str, valid_for: Duration) -> Result<Output, Failure> {
+    let wanted = view::TokenCreate {
+        role: Role::Relay,
+        valid_seconds: valid_for.as_secs(),
+        name: Some(name.to_string()),
+        advertise: Some(advertise.to_owned()),
+        run: true,
+    };
+    let (mut output, token) = token::invite(context, &wanted)?;
+    output.human = format!(
+        "on the host of {name}, before this ends {}:\n\n{}\n\n\
+         UDP must reach it at {advertise}; it counts once others have: postroad relay show {name}\n\
+         To take it back: postroad token revoke {}",
+        relative::moment(token.expires, now()),
+        token.command,
+        token.id
+    );
+    Ok(output)
+}
+
+fn list(context: &Context) -> Result<Output, Failure> {
+    let mut output = context.ask(Method::GET, "/api/relays", None)?;
+    let relays: Relays = read(&output)?;
+    let mut table = Table::new(["relay", "state", "address", "on control", "reached by", "stands"]);
+    for relay in &relays.list {
+        let measured = relay.reached_by.len() + relay.missed_by.len();
+        let reached = if measured == 0 { "-".to_owned() } else { format!("{} of {measured}", relay.reached_by.len()) };
+        table.row([
+            relay.name.clone(),
+            relay.state.word().to_owned(),
+            relay.address.clone(),
+            if relay.local { "yes" } else { "no" }.to_owned(),
+            reached,
+            domain_words(&relay.domain),
+        ]);
+    }
+    output.human = if table.is_empty() {
+        "there is no relay yet; invite one: postroad relay add NAME --advertise HOST:PORT".to_owned()
+    } else {
+        format!(
+            "{}{} ready, {} of them independent, {} off the control nodes",
+            table.render(context.style),
+            relays.ready,
+            relays.independent,
+            relays.off_control
+        )
+    };
+    Ok(output)
+}
+
+fn show(context: &Context, name: &str) -> Result<Output, Failure> {
+    let mut output = context.ask(Method::GET, &format!("/api/relays/{}", segment(name)?), None)?;
+    let Shown { relay, shares, session } = read(&output)?;
+    let place = if relay.local { "on a control node" } else { "off the control nodes" };
+    let reason = if relay.reason.is_empty() { String::new() } else { format!(", {}", relay.reason) };
+    let mut lines = vec![
+        format!("{} ({}) {place}", context.style.heading(&relay.name), relay.id),
+        format!("  state    {}{reason}", relay.state.word()),
+        format!("  address  {}", relay.address),
+        format!("  stands   {}", domain_words(&relay.domain)),
+    ];
+    for pair in &shares {
+        let other = if pair.one == relay.name { &pair.other } else { &pair.one };
+        lines.push(format!("  with     {other}: {}", pair.what));
+    }
+    for (node, round_trip_us) in &relay.reached_by {
+        lines.push(format!("  reached  by {node} in {}", milliseconds(*round_trip_us)));
+    }
+    for (node, why) in &relay.missed_by {
+        lines.push(format!("  missed   by {node}: {why}"));
+    }
+    if let Some(session) = session {
+        let how = match (session.up, session.round_trip_us) {
+            (true, Some(us)) => format!("up, {}", milliseconds(us)),
+            (true, None) => "up".to_owned(),
+            (false, _) => format!("{}: {}", session.phase, session.last_end.as_deref().unwrap_or("being dialled")),
+        };
+        lines.push(format!("  session  of this node: {how}"));
+    }
+    output.human = lines.join("\n");
+    Ok(output)
+}
