@@ -1,7 +1,7 @@
 //! The one outbound socket of a node: plain QUIC for sessions and control connections, and circuits, whose packets
-//! travel through relays that may change while quinn sees one constant address in 100::/64.
+//! travel through relays that may change while quinn sees one constant address in `100::/64`.
 //!
-//! Towards quinn it returns nothing but Ok and `WouldBlock`, since any other error ends quinn's driver silently.
+//! Towards quinn it returns nothing but `Ok` and `WouldBlock`, since any other error ends quinn's driver silently.
 
 mod cell;
 mod receive;
@@ -337,7 +337,7 @@ fn circuit_index(address: SocketAddr) -> Option<u64> {
 fn circuit_transport(packet_bytes: u32, flow_wait: Span) -> TransportConfig {
     let mut config = TransportConfig::default();
     let size = u16::try_from(packet_bytes).unwrap_or(CIRCUIT_PACKET_BYTES as u16);
-    let idle = (flow_wait + CIRCUIT_IDLE_EXTRA).min(Duration::from_secs(7 * 24 * 3_600));
+    let idle = (flow_wait + CIRCUIT_IDLE_EXTRA).min(Duration::from_hours(7 * 24));
     config
         .mtu_discovery_config(None)
         .initial_mtu(size)

@@ -193,7 +193,7 @@ mod tests {
         for number in 0..200 {
             ring.push(entry(number, 0, 1), false);
         }
-        ring.prune(Moment::ZERO.after(Span::from_secs(60)), Span::from_secs(1), None);
+        ring.prune(Moment::ZERO.after(Span::from_mins(1)), Span::from_secs(1), None);
         assert_eq!(ring.rewind(None), RING_DATAGRAMS_MIN);
         assert_eq!(drain(&mut ring, None).first(), Some(&136));
     }

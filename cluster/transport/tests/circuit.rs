@@ -122,7 +122,7 @@ async fn loss_and_jitter_move_nothing() {
     });
     let circuit = world.connect(5).await;
     let bulk = transfer(&circuit, 0, 4 * MIB, 2 << 10);
-    ping_pong(&circuit, Duration::from_secs(60)).await;
+    ping_pong(&circuit, Duration::from_mins(1)).await;
     assert_eq!(bulk.await.unwrap().total, 4 * MIB);
     let (one, other) = (moves(&mut world, 0), moves(&mut world, 1));
     assert!(one.is_empty() && other.is_empty(), "{one:?} {other:?}");
@@ -171,7 +171,7 @@ async fn full_windows_and_a_dead_relay_lose_nothing() {
         let (go, _) = tokio::sync::broadcast::channel::<()>(1);
         for (end, (mut send, mut recv)) in ends.into_iter().enumerate() {
             tasks.push(tokio::spawn(async move {
-                let first = if end == 0 { 1 } else { 0 };
+                let first = usize::from(end == 0);
                 send.write_all(&pattern(first, total - first)).await.unwrap();
                 send.finish().unwrap();
                 send.stopped().await.unwrap();
@@ -201,12 +201,16 @@ async fn flows_wait_while_no_relay_is_there_and_go_on_at_once() {
     let flow = transfer(&circuit, 0, 4 * MIB, 16 << 10);
     pause(200).await;
     let addresses: Vec<_> = world.relays.iter().map(|relay| relay.address).collect();
-    addresses.iter().for_each(|address| world.fabric.kill(*address));
+    for address in &addresses {
+        world.fabric.kill(*address);
+    }
     pause(20_000).await;
     assert!(!flow.is_finished());
     assert!(world.status(0, circuit.id).stranded);
     let back = Instant::now();
-    addresses.iter().for_each(|address| world.fabric.revive(*address));
+    for address in &addresses {
+        world.fabric.revive(*address);
+    }
     let arrivals = flow.await.unwrap();
     assert_eq!(arrivals.total, 4 * MIB);
     let first = arrivals.times.iter().find(|at| **at > back).unwrap();

@@ -423,7 +423,7 @@ impl World {
     }
 
     async fn handshake(&self, id: CircuitId, address: SocketAddr) -> TestCircuit {
-        let wait = Duration::from_secs(60);
+        let wait = Duration::from_mins(1);
         let transport = |end: usize| self.nodes[end].socket.transport_config(self.key(end, id), wait).unwrap();
         let mut client = quinn::ClientConfig::new(self.tls.1.clone());
         client.transport_config(transport(0));

@@ -174,9 +174,8 @@ impl Cell {
 
     pub(super) fn channel_add(&self, spec: ChannelSpec) {
         let mut inner = self.lock();
-        let event = Event::ChannelAdded { relay: spec.relay, shares: spec.shares_domain_with.clone() };
         inner.channels.insert(spec.relay, path::Wire::new(&spec, self.common.ipv6));
-        self.handle(inner, event);
+        self.handle(inner, Event::ChannelAdded { relay: spec.relay, shares: spec.shares_domain_with });
     }
 
     pub(super) fn channel_remove(&self, relay: NodeId) {
@@ -261,6 +260,7 @@ impl Cell {
         let now = self.common.clock.now();
         let mut inner = self.lock();
         let mut data = inner.ring.buffer();
+        data.reserve(transmit.contents.len() + transmit.contents.len().div_ceil(stride) * HEADER_BYTES);
         for packet in transmit.contents.chunks(stride) {
             data.extend_from_slice(&[0; HEADER_BYTES]);
             data.extend_from_slice(packet);

@@ -127,21 +127,17 @@ impl NodeSocket {
                 ready!(retry.as_mut().poll(context));
                 receiver.retry = None;
             }
-            match ready!(self.common.socket.poll_receive(context, buffers, meta)) {
-                Ok(count) => {
-                    let table = self.read();
-                    for (buffer, meta) in buffers.iter_mut().zip(meta.iter_mut()).take(count) {
-                        self.sort(&table, &mut receiver, buffer, meta);
-                    }
-                    return Poll::Ready(Ok(count));
+            if let Ok(count) = ready!(self.common.socket.poll_receive(context, buffers, meta)) {
+                let table = self.read();
+                for (buffer, meta) in buffers.iter_mut().zip(meta.iter_mut()).take(count) {
+                    self.sort(&table, &mut receiver, buffer, meta);
                 }
-                // quinn's driver would end; a rest keeps a failing socket from spinning.
-                Err(_) => {
-                    self.common.receive_errors.fetch_add(1, Ordering::Relaxed);
-                    let until = self.common.clock.now().after(SOCKET_RETRY);
-                    receiver.retry = Some(self.common.clock.sleep_until(until));
-                }
+                return Poll::Ready(Ok(count));
             }
+            // An error would end quinn's driver; a rest keeps a failing socket from spinning.
+            self.common.receive_errors.fetch_add(1, Ordering::Relaxed);
+            let until = self.common.clock.now().after(SOCKET_RETRY);
+            receiver.retry = Some(self.common.clock.sleep_until(until));
         }
     }
 

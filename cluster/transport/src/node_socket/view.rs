@@ -173,6 +173,8 @@ pub struct CircuitCounters {
     pub dropped: u64,
     /// Claims of a newer path whose MAC did not hold.
     pub forged: u64,
+    /// Sent while older ones waited to go again: never, since the peer drops what comes too late.
+    pub overtaken: u64,
 }
 
 /// The state of a circuit.

@@ -119,7 +119,7 @@ impl Inner {
         // Headers first: an effect may send.
         self.rewrite_paths();
         for effect in effects.drain(..) {
-            self.apply(now, effect);
+            self.apply(now, &effect);
         }
         self.effects = effects;
     }
@@ -147,9 +147,9 @@ impl Inner {
         Some(Header { flags, generation: path.generation.0 as u16, mac, ..plain })
     }
 
-    fn apply(&mut self, now: Moment, effect: Effect) {
+    fn apply(&mut self, now: Moment, effect: &Effect) {
         let circuit = self.spec.key;
-        match effect {
+        match *effect {
             Effect::Probe { relay, sequence, bytes } => self.probe(relay, sequence, bytes),
             Effect::Take(take) => self.take(now, take),
             Effect::Resend { relay } => {
@@ -220,8 +220,13 @@ impl Inner {
             self.ring.push(entry, false);
             return Ok(());
         };
-        let waits = self.ring.has_pending() || self.hold > now;
+        let pending = self.ring.has_pending();
+        #[cfg(feature = "planted")]
+        let waits = (pending && !crate::planted::ring_is_last()) || self.hold > now;
+        #[cfg(not(feature = "planted"))]
+        let waits = pending || self.hold > now;
         if !waits {
+            self.counters.overtaken += u64::from(pending) * datagrams as u64;
             entry.set_header(&main.header);
             let sent = transmit(&self.common, main.address, &entry);
             waiters.note(&sent);

@@ -1,0 +1,99 @@
+//! Which relay a circuit takes next, and when another one is worth a move.
+
+use super::{Circuit, Effect, MoveReason, channel::Channel};
+use crate::{
+    id::NodeId,
+    limits::{CIRCUIT_DWELL, CIRCUIT_HOLD_MAX, NEARER_PERCENT, NEARER_SPAN, PROBE_PAIRS},
+    time::{Moment, Span},
+};
+
+impl Circuit {
+    /// The choice in words: `n7: 4.1 ms, next n9 9.8 ms`.
+    #[must_use]
+    pub fn choice(&self, now: Moment) -> String {
+        let figure = |span: Option<Span>| {
+            span.map_or_else(|| "unmeasured".into(), |span| format!("{:.1} ms", span.as_secs_f64() * 1e3))
+        };
+        let Some(relay) = self.path.relay else { return "no relay".into() };
+        let mine = self.channels.get(&relay).and_then(|channel| channel.round_trip);
+        let next =
+            self.best(now, Some(relay)).and_then(|next| self.channels.get(&next).map(|it| (next, it.round_trip)));
+        match next {
+            Some((next, round_trip)) => format!("{relay}: {}, next {next} {}", figure(mine), figure(round_trip)),
+            None => format!("{relay}: {}, no other", figure(mine)),
+        }
+    }
+
+    /// How long the first packets of a faster way wait so that they do not overtake those of the slower one.
+    pub(super) fn hold(&self, from: Option<NodeId>, to: Option<NodeId>) -> Span {
+        let round_trip =
+            |relay: Option<NodeId>| relay.and_then(|relay| self.channels.get(&relay)).and_then(|it| it.round_trip);
+        match (round_trip(from), round_trip(to)) {
+            (Some(old), Some(new)) => (old.saturating_sub(new) / 2).min(CIRCUIT_HOLD_MAX),
+            _ => Span::ZERO,
+        }
+    }
+
+    /// The relay that would take over from `from`: able to carry the circuit's packets, in another failure domain,
+    /// heard since the silence began, near; in this order.
+    pub(super) fn best(&self, now: Moment, from: Option<NodeId>) -> Option<NodeId> {
+        let shares = from.and_then(|from| self.channels.get(&from)).map(|channel| &channel.shares);
+        let rank = |relay: NodeId, channel: &Channel| {
+            let shared = shares.is_some_and(|shares| shares.contains(&relay));
+            let unheard = self.watch.waited > Span::ZERO && channel.proven() < Some(self.watch.since);
+            (self.last_resort(channel), shared, unheard, channel.round_trip, relay)
+        };
+        let any = !self.connected && !self.channels.values().any(|channel| channel.candidate(now));
+        self.channels
+            .iter()
+            .filter(|(relay, channel)| {
+                // During the handshake there was hardly time to prove anything: any open channel is worth a try.
+                Some(**relay) != from && (channel.candidate(now) || (any && channel.connected))
+            })
+            .map(|(relay, channel)| rank(*relay, channel))
+            .min()
+            .map(|(.., relay)| relay)
+    }
+
+    fn last_resort(&self, channel: &Channel) -> bool {
+        channel.avoided || channel.too_small || channel.carried_bytes < self.packet_bytes
+    }
+
+    /// Leaves a relay that drains, or is too small for the circuit's packets, as soon as a proper one is there.
+    pub(super) fn leave_last_resort(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        let Some(relay) = self.path.relay.filter(|_| self.connected && !self.stranded) else { return };
+        let Some(current) = self.channels.get(&relay) else { return };
+        if !current.avoided && !current.too_small {
+            return;
+        }
+        let reason = if current.avoided { MoveReason::Draining } else { MoveReason::TooSmall };
+        if let Some(to) = self.best(now, Some(relay))
+            && self.channels.get(&to).is_some_and(|channel| !self.last_resort(channel))
+        {
+            self.take(now, to, reason, effects);
+        }
+    }
+
+    /// Moves to a relay that is nearer by 30 % and 5 ms over the same moments (RP-12). One end looks, so that two
+    /// views of one difference do not pull at the circuit.
+    pub(super) fn look_for_nearer(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        let Some(relay) = self.path.relay.filter(|_| self.connected && self.me < self.peer) else { return };
+        if self.stranded || self.watch.checks > 0 || now.since(self.moved) < CIRCUIT_DWELL {
+            return;
+        }
+        let Some(current) = self.channels.get(&relay) else { return };
+        let nearest = self
+            .channels
+            .iter()
+            .filter(|(other, channel)| **other != relay && channel.candidate(now) && !self.last_resort(channel))
+            .filter_map(|(other, channel)| {
+                let (mine, its) = current.compare(channel, PROBE_PAIRS)?;
+                let needed = (mine * NEARER_PERCENT / 100).max(NEARER_SPAN);
+                (mine >= its + needed).then_some((its, *other))
+            })
+            .min();
+        if let Some((_, to)) = nearest {
+            self.take(now, to, MoveReason::Nearer, effects);
+        }
+    }
+}
