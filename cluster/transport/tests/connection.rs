@@ -103,7 +103,9 @@ fn an_unanswered_call_ends_at_its_deadline_at_both_ends() {
         let begin = tokio::time::Instant::now();
         let wait = Span::from_millis(700);
         let error = pair.dialled.call::<_, NodeResponse>(&ping(1), wait).await.unwrap_err();
-        assert_eq!((error.code(), begin.elapsed()), ("TIMED_OUT", wait + Span::from_millis(1)), "{error}");
+        assert_eq!(error.code(), "TIMED_OUT", "{error}");
+        // Timers are 1 ms wide.
+        assert!((wait..=wait + Span::from_millis(1)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
         let text = error.to_string();
         assert!(text.starts_with("sent n1 (fra) a session request of a node: no answer within 700 ms"), "{text}");
         settle().await;
@@ -221,9 +223,9 @@ fn garbage_ends_its_own_stream_and_nothing_else() {
             settle().await;
             assert_eq!(pair.taken.counts().malformed, number as u64 + 1, "{bytes:?}");
         }
-        // An answer that is none is the caller's error alone, and a request of another kind is malformed at the server.
-        let error = pair.dialled.call::<_, RelayResponse>(&ping(2), Span::from_secs(1)).await;
-        assert!(error.is_ok() || error.unwrap_err().code() == "MALFORMED");
+        // An answer of another kind is the caller's error alone, and a request of another kind malformed at the server.
+        let error = pair.dialled.call::<_, RelayResponse>(&ping(2), Span::from_secs(1)).await.unwrap_err();
+        assert_eq!(error.code(), "MALFORMED", "{error}");
         let foreign = ControlRequest::Raft { message: vec![9; 300] };
         let error = pair.dialled.call::<_, ControlResponse>(&foreign, Span::from_secs(1)).await.unwrap_err();
         assert_eq!(error.code(), "MALFORMED", "{error}");
@@ -265,10 +267,10 @@ fn the_largest_message_passes_and_a_larger_one_is_not_sent() {
         });
         let message = vec![7; MESSAGE_BYTES_MAX - 100];
         let request = ControlRequest::Raft { message: message.clone() };
-        let answer: ControlResponse = pair.dialled.call(&request, Span::from_secs(60)).await.unwrap();
+        let answer: ControlResponse = pair.dialled.call(&request, Span::from_mins(1)).await.unwrap();
         assert_eq!(answer, ControlResponse::Raft { message });
         let request = ControlRequest::Raft { message: vec![7; MESSAGE_BYTES_MAX] };
-        let error = pair.dialled.call::<_, ControlResponse>(&request, Span::from_secs(60)).await.unwrap_err();
+        let error = pair.dialled.call::<_, ControlResponse>(&request, Span::from_mins(1)).await.unwrap_err();
         assert_eq!(error.code(), "MALFORMED", "{error}");
     });
 }
@@ -296,7 +298,7 @@ fn a_close_says_why_and_ends_waiting_calls() {
 fn a_silent_host_is_dropped_and_a_quiet_one_kept() {
     paused(|| async {
         let pair = pair(10).await;
-        tokio::time::sleep(Span::from_secs(60)).await;
+        tokio::time::sleep(Span::from_mins(1)).await;
         assert_eq!(pair.taken.close_reason(), None);
         let begin = tokio::time::Instant::now();
         pair.world.fabric.cut(pair.node.address);
@@ -343,7 +345,7 @@ fn drowsy() -> Arc<TransportConfig> {
     let mut config = TransportConfig::default();
     config
         .max_idle_timeout(Some(VarInt::from_u32(1_800_000).into()))
-        .keep_alive_interval(Some(Span::from_secs(600)))
+        .keep_alive_interval(Some(Span::from_mins(10)))
         .mtu_discovery_config(None);
     Arc::new(config)
 }
@@ -389,7 +391,7 @@ fn renewed_certificates_keep_a_connection_open() {
 fn without_renewal_a_connection_closes_at_the_expiry() {
     paused(|| async {
         let pair = drowsy_pair(14).await;
-        tokio::time::sleep(96 * HOUR - Span::from_secs(5)).await;
+        tokio::time::sleep(95 * HOUR + Span::from_secs(3_595)).await;
         assert_eq!(pair.taken.close_reason(), None);
         tokio::time::sleep(Span::from_secs(6)).await;
         assert_eq!(pair.taken.close_reason().unwrap().code, "CERTIFICATE_EXPIRED");
@@ -468,6 +470,10 @@ fn a_one_way_stream_of_garbage_closes_the_connection() {
     });
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "each run begins on a fresh thread, so that no thread-local state is left over"
+)]
 fn run(seed: u64) -> Vec<Packet> {
     let run = move || {
         paused(|| async {

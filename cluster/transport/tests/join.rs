@@ -41,11 +41,13 @@ enum Behaviour {
     WrongKey,
 }
 
+/// The verifiers of tokens and, once used, the key that has used each.
+type Tokens = BTreeMap<TokenId, (TokenVerifier, Option<[u8; 32]>)>;
+
 struct Control {
     world: Arc<World>,
     node: Node,
-    /// The verifier and, once used, the key that has used it.
-    tokens: Mutex<BTreeMap<TokenId, (TokenVerifier, Option<[u8; 32]>)>>,
+    tokens: Mutex<Tokens>,
     commits: AtomicUsize,
     answers: Mutex<Vec<JoinAnswer>>,
     behaviour: Behaviour,

@@ -86,7 +86,7 @@ fn expired_and_early_certificates_are_refused_at_both_ends() {
     paused(|| async {
         let world = World::new(3);
         let relay = world.node(1, &[Role::Relay], &[Protocol::Relay]);
-        let short = world.identity(2, &[Role::Node], Span::from_secs(60));
+        let short = world.identity(2, &[Role::Node], Span::from_mins(1));
         let node = world.node_with(2, short, &[Protocol::Flow], transport::listener());
         tokio::time::sleep(Span::from_secs(59)).await;
         assert!(dial(&node, &relay, Protocol::Relay, RELAY).await.is_ok());

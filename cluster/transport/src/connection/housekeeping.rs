@@ -13,7 +13,7 @@ use postroad_cluster::{
     verified::Verified,
     wire::{self, Message},
 };
-use postroad_trust::{PeerIdentity, Signed, TrustError};
+use postroad_trust::{Anchors, PeerIdentity, Signed, TrustError};
 use quinn::{RecvStream, Side};
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +63,8 @@ pub(crate) struct Housekeeper {
     /// The certificate that the peer knows.
     shown: Arc<Identity>,
     checked: Checked,
+    /// What it was checked against; none before the first check.
+    checked_by: Option<Arc<Anchors>>,
     /// A proof whose chain is not trusted yet, usually since this node's snapshot is older than it.
     waiting: Option<Vec<Vec<u8>>>,
 }
@@ -92,7 +94,7 @@ impl Housekeeper {
     ) -> Self {
         let expires = clock.now().after(link.peer().get().expires.since(wall));
         let checked = Checked { chain, wall, expires };
-        Self { link, clock, trust, identity, shown, checked, waiting: None }
+        Self { link, clock, trust, identity, shown, checked, checked_by: None, waiting: None }
     }
 
     /// Runs until the connection ends.
@@ -125,8 +127,14 @@ impl Housekeeper {
         }
     }
 
-    /// Ends the connection if the peer's certificate does not count any more.
+    /// Ends the connection if the peer's certificate does not count any more. Most snapshots change no trust, and a
+    /// relay has thousands of connections: the same trust is not asked twice.
     fn recheck(&mut self) {
+        let trust = self.trust.current();
+        if self.checked_by.as_ref().is_some_and(|before| *before == trust) {
+            return;
+        }
+        self.checked_by = Some(trust);
         if let Some(chain) = self.waiting.take() {
             self.extend(chain);
         }
@@ -169,7 +177,7 @@ impl Housekeeper {
             Some(Housekeeping::Taken) => {}
             Some(Housekeeping::Renewed { chain, proof }) => self.renew(chain, &proof),
             None => {
-                self.link.close("PROTOCOL", CloseCode::Protocol, "a one-way stream carried no housekeeping message")
+                self.link.close("PROTOCOL", CloseCode::Protocol, "a one-way stream carried no housekeeping message");
             }
         }
     }

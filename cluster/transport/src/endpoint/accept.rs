@@ -152,17 +152,15 @@ async fn shake(
     };
     let connecting = match &shared.transport_of {
         None => incoming.accept(),
-        Some(of) => match of(incoming.remote_address()) {
-            Some(transport) => {
-                let mut config = shared.server.clone();
-                config.transport_config(transport);
-                incoming.accept_with(Arc::new(config))
-            }
-            None => {
+        Some(of) => {
+            let Some(transport) = of(incoming.remote_address()) else {
                 incoming.refuse();
                 return Err(("REFUSED".to_owned(), "nothing is served to this address".to_owned()));
-            }
-        },
+            };
+            let mut config = shared.server.clone();
+            config.transport_config(transport);
+            incoming.accept_with(Arc::new(config))
+        }
     };
     let quinn = connecting.map_err(failed)?.await.map_err(failed)?;
     let taken = match check(shared, &quinn, shown) {

@@ -63,13 +63,14 @@ where
         closed::close(&joiner.quinn, CloseCode::Protocol.word(), CloseCode::Protocol, reason);
         return JoinAnswer::Nothing;
     };
-    let response = match check(&joiner.quinn, token, proof, &enrolment, verifier) {
-        Err(refusal) => JoinResponse::Refused(refusal),
-        Ok(()) => tokio::select! {
+    let response = if let Err(refusal) = check(&joiner.quinn, token, proof, &enrolment, verifier) {
+        JoinResponse::Refused(refusal)
+    } else {
+        tokio::select! {
             biased;
             response = commit(token, enrolment) => response,
             () = within(JOIN_ANSWER_WAIT) => JoinResponse::Refused(too_late()),
-        },
+        }
     };
     let received = tokio::select! {
         biased;

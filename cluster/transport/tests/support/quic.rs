@@ -100,6 +100,8 @@ pub(crate) type Packet = (u64, SocketAddr, SocketAddr, usize);
 struct Inbox {
     packets: VecDeque<(SocketAddr, Vec<u8>)>,
     waker: Option<Waker>,
+    /// Which socket of this address is the present one: an older one is a process that was killed.
+    incarnation: u64,
 }
 
 struct State {
@@ -122,8 +124,10 @@ impl Fabric {
 
     pub(crate) fn bind(&self, address: &str) -> Arc<MemorySocket> {
         let address = address.parse().unwrap();
-        self.0.lock().unwrap().inboxes.insert(address, Inbox::default());
-        Arc::new(MemorySocket { fabric: self.clone(), address })
+        let mut state = self.0.lock().unwrap();
+        let incarnation = state.inboxes.get(&address).map_or(0, |inbox| inbox.incarnation + 1);
+        state.inboxes.insert(address, Inbox { incarnation, ..Inbox::default() });
+        Arc::new(MemorySocket { fabric: self.clone(), address, incarnation })
     }
 
     pub(crate) fn cut(&self, address: SocketAddr) {
@@ -157,6 +161,7 @@ impl Fabric {
 pub(crate) struct MemorySocket {
     fabric: Fabric,
     address: SocketAddr,
+    incarnation: u64,
 }
 
 impl fmt::Debug for MemorySocket {
@@ -183,6 +188,9 @@ impl AsyncUdpSocket for MemorySocket {
         let (fabric, from, to) = (self.fabric.clone(), self.address, transmit.destination);
         let bytes = transmit.contents.to_vec();
         let mut state = fabric.0.lock().unwrap();
+        if state.inboxes[&from].incarnation != self.incarnation {
+            return Ok(());
+        }
         let at = state.begin.elapsed().as_micros() as u64;
         state.packets.push((at, from, to, bytes.len()));
         drop(state);
@@ -201,6 +209,9 @@ impl AsyncUdpSocket for MemorySocket {
     ) -> Poll<io::Result<usize>> {
         let mut state = self.fabric.0.lock().unwrap();
         let inbox = state.inboxes.get_mut(&self.address).unwrap();
+        if inbox.incarnation != self.incarnation {
+            return Poll::Pending;
+        }
         let Some((from, bytes)) = inbox.packets.pop_front() else {
             inbox.waker = Some(context.waker().clone());
             return Poll::Pending;
