@@ -178,6 +178,8 @@ pub(crate) async fn live(config: &Config, opened: Opened) -> Result<(), Failure>
     // Sockets and files of a node are its owner's alone.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let Opened { ports, settings, databases } = opened;
+    // The directory's lock goes with the port: it is kept until the last word, so that no second process gets in.
+    let _directory = Arc::clone(&ports.disk);
     let mut signals = Signals::new()?;
     let node = root::start(ports, settings, databases.clone()).await.map_err(|error| not_started(&error, config))?;
     let node = Arc::new(node);

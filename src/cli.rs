@@ -31,11 +31,7 @@ use std::{
 
 use axum::http::Method;
 use clap::{Args, Parser, Subcommand};
-use postroad_cluster::{
-    domain::FailureDomain,
-    id::Name,
-    time::WallTime,
-};
+use postroad_cluster::{domain::FailureDomain, id::Name, time::WallTime};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -257,7 +253,8 @@ fn now() -> WallTime {
 
 /// Where a node stands, in words.
 fn domain_words(domain: &FailureDomain) -> String {
-    let parts = [("host", &domain.host), ("power", &domain.power), ("network", &domain.network), ("zone", &domain.zone)];
+    let parts =
+        [("host", &domain.host), ("power", &domain.power), ("network", &domain.network), ("zone", &domain.zone)];
     let said = parts.iter().filter_map(|(word, name)| Some(format!("{word} {}", name.as_ref()?)));
     let said = said.collect::<Vec<_>>().join(", ");
     if said.is_empty() { "not said".to_owned() } else { said }

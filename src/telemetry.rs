@@ -14,7 +14,13 @@ use crate::{
 /// # Errors
 /// When it was started before.
 pub fn start(log: &Log) -> Result<(), Failure> {
-    let layers = tracing_subscriber::registry().with(EnvFilter::new(&log.level));
+    // Info is a quiet day, and the Raft library tells each step of its own; what matters of it, status says.
+    let library = match log.level.as_str() {
+        "info" => ",openraft=warn",
+        "debug" => ",openraft=info",
+        _ => "",
+    };
+    let layers = tracing_subscriber::registry().with(EnvFilter::new(format!("{}{library}", log.level)));
     let started = match log.format {
         LogFormat::Json => layers.with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr)).try_init(),
         LogFormat::Human => {

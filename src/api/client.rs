@@ -81,7 +81,8 @@ impl Client {
             ErrorKind::NotFound => format!("no node runs here: {socket} is not there"),
             ErrorKind::ConnectionRefused => format!("no node runs here: nobody listens on {socket}"),
             ErrorKind::PermissionDenied => {
-                return Failure::unreachable(format!("{socket} belongs to another user")).hint("Run as the node's user");
+                return Failure::unreachable(format!("{socket} belongs to another user"))
+                    .hint("Run as the node's user");
             }
             _ => format!("could not connect to {socket}: {error}"),
         };
@@ -106,7 +107,13 @@ pub(crate) fn parse(status: u16, body: &[u8]) -> Result<Output, Failure> {
         let code = text(&error["code"]).ok_or_else(malformed)?;
         let message = text(&error["message"]).ok_or_else(malformed)?;
         let exit = exit_of(status);
-        return Err(Failure { code: code.into(), message, hint: text(&error["hint"]), details: error["details"].clone(), exit });
+        return Err(Failure {
+            code: code.into(),
+            message,
+            hint: text(&error["hint"]),
+            details: error["details"].clone(),
+            exit,
+        });
     }
     let warnings = envelope["warnings"].as_array().into_iter().flatten().filter_map(text).collect();
     let data = envelope.get_mut("data").map(Value::take).ok_or_else(malformed)?;

@@ -62,7 +62,8 @@ impl Core {
         let (state, _) = self.state().await?;
         let (node, record) = node_of(&state, &wanted.name)?;
         if !record.roles.contains(&Role::Control) {
-            let message = format!("{} is no control node, and a node's roles are those that it joined with", record.name);
+            let message =
+                format!("{} is no control node, and a node's roles are those that it joined with", record.name);
             return Err(Failure::refused("ROLE_MISSING", message)
                 .hint("Invite a control node: postroad token create --role control"));
         }
@@ -91,7 +92,8 @@ impl Core {
     fn is_certified(&self, state: &postroad_cluster::state::State) -> bool {
         let fabric = self.fabric();
         let Some(keys) = fabric.kept().issuing() else { return false };
-        let agreed = state.issuers.get(&fabric.me).is_some_and(|record| record.snapshot_key == keys.snapshot.public().0);
+        let agreed =
+            state.issuers.get(&fabric.me).is_some_and(|record| record.snapshot_key == keys.snapshot.public().0);
         agreed && matches!(keys.certified_issuer(&fabric.cluster), Some(Ok(_)))
     }
 
@@ -228,7 +230,11 @@ fn changing(error: ChangeError) -> Failure {
     match error {
         ChangeError::Refused(refused) => refusal(refused),
         ChangeError::NotLeader { .. } => not_leader(),
-        ChangeError::Unknown { .. } => Failure { code: "CONTROL_OUTCOME_UNKNOWN".into(), ..Failure::timed_out(error.to_string()) },
-        ChangeError::Stopped { .. } => Failure { code: "CONTROL_STOPPED".into(), ..Failure::unreachable(error.to_string()) },
+        ChangeError::Unknown { .. } => {
+            Failure { code: "CONTROL_OUTCOME_UNKNOWN".into(), ..Failure::timed_out(error.to_string()) }
+        }
+        ChangeError::Stopped { .. } => {
+            Failure { code: "CONTROL_STOPPED".into(), ..Failure::unreachable(error.to_string()) }
+        }
     }
 }

@@ -14,6 +14,9 @@ use super::{
 };
 use crate::errors::Failure;
 
+/// What a control node says when it closes the connection of a node that was removed, often before the answer is out.
+const REVOKED: &str = "(CERTIFICATE_REVOKED)";
+
 impl Core {
     pub(super) async fn leave(&self) -> Answer {
         let fabric = self.fabric();
@@ -26,7 +29,7 @@ impl Core {
         match left {
             Ok(()) => {}
             // Somebody was faster, or our first answer was lost: what was wanted is so.
-            Err(failure) if failure.code == "NODE_UNKNOWN" => {}
+            Err(failure) if failure.code == "NODE_UNKNOWN" || failure.message.contains(REVOKED) => {}
             Err(failure) => return Err(failure),
         }
         self.stop.left();
@@ -47,6 +50,7 @@ impl Core {
                 }
                 Ok(ControlResponse::Outcome(_)) => return Ok(()),
                 Ok(_) => last = format!("{control} did not reach the leader"),
+                Err(error) if error.to_string().contains(REVOKED) => return Ok(()),
                 Err(error) => last = format!("{control}: {error}"),
             }
         }

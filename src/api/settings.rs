@@ -45,9 +45,8 @@ impl Core {
         let known = find(name)?;
         let (state, _) = self.state().await?;
         let before = setting::value(&state.settings, known);
-        let setting = Setting::parse(name, &wanted.value).map_err(|message| {
-            Failure::refused("SETTING_OUT_OF_BOUNDS", message).hint(format!("It stays {before}"))
-        })?;
+        let setting = Setting::parse(name, &wanted.value)
+            .map_err(|message| Failure::refused("SETTING_OUT_OF_BOUNDS", message).hint(format!("It stays {before}")))?;
         self.propose(Action::SettingSet { setting }).await?;
         Ok(data(json!({ "name": name, "value": setting.describe().1, "before": before })))
     }

@@ -23,10 +23,9 @@ fn command(wanted: &view::TokenCreate, token: &view::Token) -> String {
     }
     let _ = write!(line, " --fingerprint {}", token.fingerprint);
     let listens = matches!(wanted.role, Role::Control | Role::Relay);
-    for (flag, value, fallback) in [
-        ("name", &wanted.name, Some("NAME")),
-        ("advertise", &wanted.advertise, listens.then_some("HOST:9443")),
-    ] {
+    for (flag, value, fallback) in
+        [("name", &wanted.name, Some("NAME")), ("advertise", &wanted.advertise, listens.then_some("HOST:9443"))]
+    {
         if let Some(value) = value.as_deref().or(fallback) {
             let _ = write!(line, " --{flag} {value}");
         }

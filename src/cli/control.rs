@@ -85,7 +85,8 @@ impl Command {
                 promote(context, view::Promote { name: name.clone(), authority: sealed(authority)?, passphrase })
             }
             Verb::Demote { name } => {
-                let mut output = context.ask(Method::DELETE, &format!("/api/control/voters/{}", segment(name)?), None)?;
+                let mut output =
+                    context.ask(Method::DELETE, &format!("/api/control/voters/{}", segment(name)?), None)?;
                 output.human = format!(
                     "{name} does not vote any more and goes on learning\n\
                      To undo, on {name}: postroad control promote {name} --authority FILE"

@@ -94,12 +94,8 @@ fn add(context: &Context, name: &Name, from: &[End], to: &End) -> Result<Output,
             return Err(Failure::wrong_use(format!("--from names {} twice, and a node listens once a link", end.node)));
         }
     }
-    let wanted = view::LinkAdd {
-        name: name.to_string(),
-        from: consumers,
-        to: to.node.clone(),
-        address: to.address.clone(),
-    };
+    let wanted =
+        view::LinkAdd { name: name.to_string(), from: consumers, to: to.node.clone(), address: to.address.clone() };
     let mut output = context.ask(Method::POST, "/api/links", Some(&json!(wanted)))?;
     let ways = from.iter().map(|end| format!("{} on {}", end.address, end.node)).collect::<Vec<_>>().join(", ");
     output.human = format!(

@@ -63,7 +63,10 @@ impl Command {
             Some(Verb::List) => list(context),
             Some(Verb::Show { name }) => show(context, name),
             Some(Verb::Remove { name, yes }) => {
-                confirm(*yes, &format!("{name} is taken out of the cluster for good and its certificates are revoked"))?;
+                confirm(
+                    *yes,
+                    &format!("{name} is taken out of the cluster for good and its certificates are revoked"),
+                )?;
                 let mut output = context.ask(Method::DELETE, &format!("/api/nodes/{}", segment(name)?), None)?;
                 output.human = format!("{name} is removed; to return, it joins anew from an empty data directory");
                 Ok(output)

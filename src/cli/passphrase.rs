@@ -23,7 +23,10 @@ pub(super) fn read(file: Option<&Path>, twice: bool) -> Result<String, Failure> 
         None => {
             let first = ask("Passphrase of the authority: ")?;
             if twice && !first.is_empty() && ask("The same again: ")? != first {
-                return Err(Failure::refused("PASSPHRASE_DIFFERS", "the two passphrases differ, and nothing was changed"));
+                return Err(Failure::refused(
+                    "PASSPHRASE_DIFFERS",
+                    "the two passphrases differ, and nothing was changed",
+                ));
             }
             first
         }

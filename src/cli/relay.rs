@@ -11,7 +11,9 @@ use postroad_actors::status::{
 use postroad_cluster::id::{Name, Role};
 use serde::Deserialize;
 
-use super::{Context, domain_words, host_port, milliseconds, now, output::Output, read, relative, segment, table::Table, token};
+use super::{
+    Context, domain_words, host_port, milliseconds, now, output::Output, read, relative, segment, table::Table, token,
+};
 use crate::{api::view, errors::Failure};
 
 /// The command.

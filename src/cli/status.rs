@@ -100,7 +100,7 @@ fn first_line(status: &Status, style: Style) -> String {
 
 fn problem_line(problem: &Problem, now: WallTime, style: Style) -> String {
     let since = now.since(problem.since);
-    let since = if since.as_secs() == 0 { String::new() } else { format!(", for {}", relative::span(since)) };
+    let since = if since.as_secs() == 0 { String::new() } else { format!(" (for {})", relative::span(since)) };
     let mark = match problem.health {
         Health::Well | Health::AtRisk => style.warning("!"),
         Health::Degraded | Health::Failing => style.bad("✗"),
@@ -156,7 +156,8 @@ fn links_line(status: &Status) -> String {
         Some(fleet) => plural(fleet, "flow"),
         None => format!("{} here", plural(status.flows.open, "flow")),
     };
-    let refused = if status.flows.refused == 0 { String::new() } else { format!(" · {} refused here", status.flows.refused) };
+    let refused =
+        if status.flows.refused == 0 { String::new() } else { format!(" · {} refused here", status.flows.refused) };
     format!("{} · {flows}{refused}", status.link_count)
 }
 
@@ -167,14 +168,16 @@ fn link_line(link: &postroad_actors::status::local::Link) -> String {
             format!("{listen} ({how}) to {}", link.target_name)
         }
         (None, Some(address)) => {
-            let relays = if link.registered_at.is_empty() { "no relay".to_owned() } else { link.registered_at.join(", ") };
+            let relays =
+                if link.registered_at.is_empty() { "no relay".to_owned() } else { link.registered_at.join(", ") };
             format!("to {address} here, registered at {relays}")
         }
         (None, None) => format!("to {}", link.target_name),
     };
-    let by = link.flows_by_relay.iter().map(|(relay, count)| {
-        format!("{count} by {}", if relay.is_empty() { "no relay" } else { relay })
-    });
+    let by = link
+        .flows_by_relay
+        .iter()
+        .map(|(relay, count)| format!("{count} by {}", if relay.is_empty() { "no relay" } else { relay }));
     let by = by.collect::<Vec<_>>().join(", ");
     let by = if by.is_empty() { String::new() } else { format!(" ({by})") };
     format!("{}: {end} · {}{by}", link.name, plural(link.flows, "flow"))

@@ -9,12 +9,7 @@ use postroad_trust::JoinSecret;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{
-    Context, host_port, now,
-    output::Output,
-    read, relative,
-    table::Table,
-};
+use super::{Context, host_port, now, output::Output, read, relative, table::Table};
 use crate::{api::view, errors::Failure};
 
 /// The command.

@@ -4,7 +4,7 @@ use postroad_cluster::{
     id::{NodeId, Role},
     time::WallTime,
 };
-use postroad_raft::{Consensus, ControlStatus};
+use postroad_raft::{Consensus, ControlStatus, TermCause};
 use serde::{Deserialize, Serialize};
 
 use super::Sightings;
@@ -83,15 +83,16 @@ impl ControlView {
     }
 }
 
-fn cause(status: &ControlStatus) -> Option<String> {
-    use postroad_raft::TermCause;
+fn cause(status: &ControlStatus, name: impl Fn(NodeId) -> String) -> Option<String> {
     Some(match status.cause {
         TermCause::Unknown => return None,
         TermCause::Founded => "the cluster was founded".to_owned(),
-        TermCause::HandedOver { from: Some(from) } => format!("{from} handed over"),
+        TermCause::HandedOver { from: Some(from) } => format!("{} handed over", name(from)),
         TermCause::HandedOver { from: None } => "the leader before handed over".to_owned(),
-        TermCause::Election { candidate, silent: Some(silent) } => format!("{candidate} heard nothing of {silent}"),
-        TermCause::Election { candidate, silent: None } => format!("{candidate} heard of no leader"),
+        TermCause::Election { candidate, silent: Some(silent) } => {
+            format!("{} heard nothing of {}", name(candidate), name(silent))
+        }
+        TermCause::Election { candidate, silent: None } => format!("{} heard of no leader", name(candidate)),
     })
 }
 
@@ -99,6 +100,7 @@ pub(super) fn view(consensus: &Consensus, seen: &Sightings, now: WallTime) -> Co
     let status = consensus.status();
     let state = consensus.state();
     let leads = status.leader == Some(status.me);
+    let name = |id: NodeId| state.nodes.get(&id).map_or_else(|| id.to_string(), |record| record.name.to_string());
     let member = |id: NodeId| {
         let record = state.nodes.get(&id);
         let follower = status.followers.get(&id);
@@ -107,7 +109,7 @@ pub(super) fn view(consensus: &Consensus, seen: &Sightings, now: WallTime) -> Co
         let in_group = status.voters.get(&id).or_else(|| status.learners.get(&id));
         Member {
             id,
-            name: record.map_or_else(|| id.to_string(), |record| record.name.to_string()),
+            name: name(id),
             address: record.and_then(|record| record.advertised.clone()).or_else(|| in_group.cloned()),
             votes: status.voters.contains_key(&id),
             learns: in_group.is_some(),
@@ -128,7 +130,7 @@ pub(super) fn view(consensus: &Consensus, seen: &Sightings, now: WallTime) -> Co
         leader: status.leader,
         term: status.term,
         leads_since: seen.since(format_args!("{leading} leads in term {}", status.term), now),
-        cause: cause(&status),
+        cause: cause(&status, name),
         log: status.last_log.unwrap_or_default(),
         committed: status.committed.unwrap_or_default(),
         applied: status.applied.unwrap_or_default(),

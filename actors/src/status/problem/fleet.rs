@@ -59,7 +59,9 @@ impl Finder<'_> {
                 |silent| format!("has not answered for {} s", silent / 1_000),
             );
             let what = format!("control node {name} {silence}");
-            let next = format!("Look whether it runs: postroad status, on {name}; removing it: control remove {name}");
+            let next = format!(
+                "Look whether it runs: postroad status, on {name}; gone for good: postroad control remove {name}"
+            );
             self.add(at_once(health, "CONTROL_SILENT"), about.clone(), what, next);
         } else if member.lag_entries.is_some_and(|lag| lag > RAFT_PROMOTE_LAG_MAX) {
             let lag = member.lag_entries.unwrap_or_default();
@@ -87,7 +89,8 @@ impl Finder<'_> {
         let silent = status.nodes.iter().filter(|node| !self.view.reports.contains_key(&node.id));
         for (id, name) in silent.map(|node| (node.id, node.name.to_string())).collect::<Vec<(NodeId, String)>>() {
             let what = format!("node {name} ({id}) has said nothing to the present leader");
-            let next = format!("Look whether it runs: postroad status, on {name}; gone for good: node remove {name}");
+            let next =
+                format!("Look whether it runs: postroad status, on {name}; gone for good: postroad node remove {name}");
             self.add(lasting(Health::Degraded, "NODE_SILENT"), format!("node {name}"), what, next);
         }
     }
@@ -156,10 +159,11 @@ impl Finder<'_> {
         // RP-61
         if relays.off_control_independent < 2 {
             let what = format!(
-                "{} off the control nodes; production and availability policies need two that are independent",
+                "{} off the control nodes; production and availability policies need two there that are independent",
                 match relays.off_control {
                     0 => "no ready relay stands".to_owned(),
-                    _ => format!("{} independent", plural(relays.off_control_independent, "relay is", "relays are")),
+                    1 => "one ready relay stands".to_owned(),
+                    count => format!("{count} ready relays stand, and no two known to be independent,"),
                 }
             );
             let next = "Add one on a host of its own: postroad relay add NAME --advertise HOST:PORT";
