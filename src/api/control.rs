@@ -22,7 +22,7 @@ use super::{
 use crate::errors::Failure;
 
 /// How long a change is tried while an election is under way or a new member still learns.
-const CHANGE_WAIT: Duration = Duration::from_secs(30);
+const CHANGE_WAIT: Duration = Duration::from_secs(20);
 
 /// How long the leader itself tries what another node has carried to it; that one asks again.
 const CARRIED_WAIT: Duration = Duration::from_secs(3);
@@ -59,6 +59,7 @@ impl Core {
             return Err(Failure::wrong_use("an authority is opened only on the node that it certifies"));
         }
         let wanted: view::Promote = call.read()?;
+        self.learned().await?;
         let (state, _) = self.state().await?;
         let (node, record) = node_of(&state, &wanted.name)?;
         if !record.roles.contains(&Role::Control) {
@@ -86,6 +87,20 @@ impl Core {
             self.change(call, Change::Promote(node), &format!("/api/control/voters/{node}"), "POST").await?;
         }
         Ok(data(json!({ "node": record.name, "id": node, "certified": certified, "voted": voted })))
+    }
+
+    /// Waits until the log has reached this node: one that has just joined knows nobody yet, not even itself.
+    async fn learned(&self) -> Result<(), Failure> {
+        let consensus = self.consensus()?;
+        let (me, deadline) = (self.fabric().me, Instant::now() + CHANGE_WAIT);
+        while !consensus.state().nodes.contains_key(&me) {
+            if Instant::now() >= deadline {
+                return Err(Failure::unreachable("the leader has not reached this control node with its log yet")
+                    .hint("Check that UDP reaches the address that it advertises: postroad status"));
+            }
+            sleep(PAUSE).await;
+        }
+        Ok(())
     }
 
     /// Whether the authority has certified this node and the cluster knows it.

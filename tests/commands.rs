@@ -1,0 +1,334 @@
+//! The commands as an operator meets them: real processes on loopback, from nothing to a cluster that loses a node.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream, UdpSocket},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// How long anything may take on a loaded machine; nothing is measured by it.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Hosts of one cluster, and the processes on them, which end with it.
+struct Hosts {
+    directory: tempfile::TempDir,
+    ports: Vec<u16>,
+    nodes: Vec<Option<Child>>,
+}
+
+/// What a command said.
+#[derive(Debug)]
+struct Said {
+    exit: i32,
+    json: Value,
+    text: String,
+}
+
+impl Said {
+    #[track_caller]
+    fn done(self) -> Value {
+        assert_eq!(self.exit, 0, "{} {}", self.json, self.text);
+        self.json["data"].clone()
+    }
+
+    #[track_caller]
+    fn failed(self, exit: i32, code: &str) -> String {
+        let found = self.json["error"]["code"].as_str().unwrap_or_default().to_owned();
+        assert_eq!((self.exit, found.as_str()), (exit, code), "{} {}", self.json, self.text);
+        format!("{} {}", self.json["error"]["message"], self.json["error"]["hint"])
+    }
+}
+
+impl Hosts {
+    fn new(count: usize) -> Self {
+        // All at once, so that no two are one; whoever takes one in between fails this test, loudly.
+        let sockets: Vec<UdpSocket> = (0..count).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+        let ports = sockets.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("passphrase"), "four random words\n").unwrap();
+        fs::write(directory.path().join("postroad.toml"), "").unwrap();
+        Self { directory, ports, nodes: (0..count).map(|_| None).collect() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn address(&self, host: usize) -> String {
+        format!("127.0.0.1:{}", self.ports[host])
+    }
+
+    /// The program on one host, with nothing of this machine's environment.
+    fn command(&self, host: usize, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_postroad"));
+        command.env_clear().env("HOME", self.directory.path()).env("POSTROAD_CONFIG", self.path("postroad.toml"));
+        command.env("POSTROAD_LISTEN_RELAY", self.address(host)).env("POSTROAD_LISTEN_OUTBOUND", "127.0.0.1:0");
+        for part in ["HOST", "POWER", "NETWORK"] {
+            command.env(format!("POSTROAD_DOMAIN_{part}"), format!("{}-{host}", part.to_lowercase()));
+        }
+        command.arg("--data").arg(self.path(&format!("data-{host}"))).args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    fn say(&self, host: usize, line: &str) -> Said {
+        let arguments: Vec<&str> = ["--json"].into_iter().chain(line.split_whitespace()).collect();
+        let output = self.command(host, &arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned();
+        let json = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+        Said { exit: output.status.code().unwrap_or(-1), json, text }
+    }
+
+    /// Says it until it is done, and what it said satisfies `wanted`.
+    #[track_caller]
+    fn until(&self, host: usize, line: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let said = self.say(host, line);
+            if said.exit == 0 && wanted(&said.json["data"]) {
+                return said.json["data"].clone();
+            }
+            assert!(Instant::now() < deadline, "{line} on {host}: {} {}\n{}", said.json, said.text, self.log(host));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn log(&self, host: usize) -> String {
+        fs::read_to_string(self.path(&format!("log-{host}"))).unwrap_or_default()
+    }
+
+    fn start(&mut self, host: usize) {
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.path(&format!("log-{host}"))).unwrap();
+        let mut command = self.command(host, &["node"]);
+        let child = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        self.nodes[host] = Some(child);
+        self.until(host, "status", |_| true);
+    }
+
+    fn signal(&mut self, host: usize, signal: Signal) -> Option<i32> {
+        let mut child = self.nodes[host].take().unwrap();
+        kill_process(Pid::from_raw(child.id().cast_signed()).unwrap(), signal).unwrap();
+        child.wait().unwrap().code()
+    }
+
+    /// Founds the cluster on host 0 and runs it.
+    fn found(&mut self) {
+        let (authority, passphrase) = (self.path("authority"), self.path("passphrase"));
+        let line = format!(
+            "init harbour --name ams-1 --advertise {} --authority {} --passphrase-file {}",
+            self.address(0),
+            authority.display(),
+            passphrase.display()
+        );
+        let data = self.say(0, &line).done();
+        assert_eq!((data["cluster"].as_str(), data["node"].as_str()), (Some("harbour"), Some("ams-1")));
+        assert_eq!(data["fingerprint"].as_str().map(str::len), Some(64));
+        self.start(0);
+    }
+
+    /// The line that joins a host by a token, as its JSON says.
+    fn join(&self, token: &Value, name: &str) -> String {
+        let text = |key: &str| token[key].as_str().unwrap().to_owned();
+        let seeds: Vec<String> = token["seeds"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|seed| format!("--seed {}", seed.as_str().unwrap()))
+            .collect();
+        let (seeds, fingerprint, token) = (seeds.join(" "), text("fingerprint"), text("token"));
+        format!("join {seeds} --fingerprint {fingerprint} --token {token} --name {name}")
+    }
+
+    fn token(&self, role: &str) -> Value {
+        self.until(0, &format!("token create --role {role}"), |_| true)
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for child in self.nodes.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A target that says back what it hears.
+fn echo() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut heard = Vec::new();
+                let _ = stream.read_to_end(&mut heard).and_then(|_| stream.write_all(&heard));
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn from_nothing_to_bytes_through_a_link() {
+    let mut hosts = Hosts::new(4);
+    let passphrase = hosts.path("empty");
+    fs::write(&passphrase, "\n").unwrap();
+    let line = |authority: &str, passphrase: &str| {
+        let (address, authority, passphrase) = (hosts.address(0), hosts.path(authority), hosts.path(passphrase));
+        let (authority, passphrase) = (authority.display(), passphrase.display());
+        format!("init harbour --advertise {address} --authority {authority} --passphrase-file {passphrase}")
+    };
+    hosts.say(0, &line("authority", "empty")).failed(3, "PASSPHRASE_EMPTY");
+    assert!(!hosts.path("authority").exists());
+    hosts.say(0, "node").failed(3, "NOT_JOINED");
+    let absent = hosts.say(0, "status").failed(4, "NOT_REACHABLE");
+    assert!(absent.contains("postroad --data"), "it says how to start the node: {absent}");
+    let again = line("authority", "passphrase");
+    let second = line("authority-2", "passphrase");
+    hosts.found();
+    hosts.say(0, &again).failed(3, "AUTHORITY_EXISTS");
+    // A second process is kept out while the first one runs, whatever it wants.
+    let in_use = hosts.say(0, "node");
+    assert_eq!(in_use.exit, 3, "{in_use:?}");
+    hosts.say(0, &second).failed(3, "DATA_IN_USE");
+    assert!(!hosts.path("authority-2").exists(), "what was not founded leaves no authority behind");
+
+    // Tokens: a typo, another cluster's fingerprint, used, expired, revoked. Case R12.
+    let token = hosts.token("node");
+    let good = hosts.join(&token, "web-1");
+    hosts.say(1, &good.replace("prt1-", "prt1-a")).failed(2, "TOKEN_MALFORMED");
+    let fingerprint = token["fingerprint"].as_str().unwrap();
+    let wrong = hosts.say(1, &good.replace(fingerprint, &"0".repeat(64)));
+    assert_eq!(wrong.exit, 3, "nothing is proved to another cluster: {wrong:?}");
+    let joined = hosts.say(1, &good).done();
+    assert_eq!((joined["node"].as_str(), joined["id"].as_u64()), (Some("web-1"), Some(2)));
+    let used = hosts.say(2, &hosts.join(&token, "db-1")).failed(3, "TOKEN_USED");
+    assert!(used.contains("web-1") && used.contains("postroad token create"), "{used}");
+    let rejoined = hosts.say(1, &good).failed(3, "ALREADY_JOINED");
+    assert!(rejoined.contains("web-1"), "it names the node: {rejoined}");
+    let expired = hosts.say(0, "token create --role node --valid-for 1s").done();
+    std::thread::sleep(Duration::from_millis(1_100));
+    hosts.say(2, &hosts.join(&expired, "db-1")).failed(3, "TOKEN_EXPIRED");
+    let revoked = hosts.token("node");
+    hosts.say(0, &format!("token revoke {}", revoked["token"].as_str().unwrap())).done();
+    hosts.say(2, &hosts.join(&revoked, "db-1")).failed(3, "TOKEN_REVOKED");
+    hosts.say(0, "token create --role captain").failed(2, "WRONG_USE");
+    let token = hosts.token("node");
+    hosts.say(2, &hosts.join(&token, "db-1")).done();
+    hosts.start(1);
+    hosts.start(2);
+
+    // A link, and bytes through it.
+    let target = echo();
+    let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let unknown = hosts.say(0, &format!("link add db --from web-2={listen} --to db-1=127.0.0.1:{target}"));
+    assert!(unknown.failed(3, "NODE_UNKNOWN").contains("did you mean web-1"));
+    hosts.say(0, &format!("link add db --from web-1={listen} --to db-1=127.0.0.1:{target}")).done();
+    let links = |status: &Value| status["links"][0]["listener"] == "open" && status["circuits"][0]["connected"] == true;
+    let status = hosts.until(1, "status", links);
+    assert_eq!(status["circuits"][0]["relay_name"], "ams-1", "{status:#}");
+    assert!(status["circuits"][0]["choice"].as_str().unwrap().contains("ams-1"), "why that relay: {status:#}");
+    hosts.until(2, "status", |status| status["links"][0]["registered_at"][0] == "ams-1");
+    let mut stream = TcpStream::connect(listen).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let sent: Vec<u8> = (0..300_000_u32).map(|number| number as u8).collect();
+    stream.write_all(&sent).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap();
+    assert!(received == sent, "{} of {} bytes came back, or others", received.len(), sent.len());
+
+    // What status says of it all, and settings within their bounds.
+    let status = hosts.until(0, "status", |status| status["link_count"] == 1 && status["relays"]["ready"] == 1);
+    assert_eq!(status["can_lose"]["controls"], 0);
+    assert_eq!(status["health"], "at-risk");
+    let problems: Vec<&str> =
+        status["problems"].as_array().unwrap().iter().filter_map(|problem| problem["code"].as_str()).collect();
+    // RP-4: with one relay on the one control node, status says so.
+    assert!(problems.contains(&"RELAYS_ONE") && problems.contains(&"CONTROL_FEW_VOTERS"), "{problems:?}");
+    hosts.say(0, "setting set policy_lease_hours 169").failed(3, "SETTING_OUT_OF_BOUNDS");
+    let near = hosts.say(0, "setting set policy_lease_hour 48").failed(3, "SETTING_UNKNOWN");
+    assert!(near.contains("policy_lease_hours"), "{near}");
+    hosts.say(0, "setting set policy_lease_hours 48").done();
+    assert_eq!(hosts.say(0, "setting show policy_lease_hours").done()["value"], 48);
+    hosts.say(1, "setting list").failed(3, "NOT_CONTROL");
+
+    // RP-6: the printed command makes a relay of a host and goes on as its node.
+    let relay = hosts.say(0, &format!("relay add fra-1 --advertise {}", hosts.address(3))).done();
+    let line = relay["command"].as_str().unwrap();
+    let (secret, arguments) = line.split_once(" postroad ").unwrap();
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    let mut command = hosts.command(3, &arguments);
+    command.env("POSTROAD_JOIN_TOKEN", secret.strip_prefix("POSTROAD_JOIN_TOKEN=").unwrap());
+    hosts.nodes[3] = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    hosts.until(0, "status", |status| status["relays"]["ready"] == 2);
+    assert_eq!(hosts.say(0, "status").done()["can_lose"]["relays"], 1, "RP-3: their domains differ");
+
+    // Leaving: not with links, then for good; SIGTERM stops in order and leaves no socket behind.
+    hosts.say(1, "leave --yes").failed(3, "NODE_HAS_LINKS");
+    hosts.say(0, "node remove web-1").failed(3, "NOT_CONFIRMED");
+    hosts.say(0, "link remove db").done();
+    hosts.say(1, "leave --yes").done();
+    assert_eq!(hosts.nodes[1].as_mut().unwrap().wait().unwrap().code(), Some(0));
+    hosts.say(1, "node").failed(3, "NODE_LEFT");
+    assert_eq!(hosts.signal(0, Signal::TERM), Some(0), "{}", hosts.log(0));
+    assert!(!hosts.path("data-0/api.sock").exists());
+    hosts.say(0, "status").failed(4, "NOT_REACHABLE");
+}
+
+fn promote(hosts: &Hosts, host: usize, name: &str) -> Said {
+    let (authority, passphrase) = (hosts.path("authority"), hosts.path("passphrase"));
+    let (authority, passphrase) = (authority.display(), passphrase.display());
+    hosts.say(host, &format!("control promote {name} --authority {authority} --passphrase-file {passphrase}"))
+}
+
+#[test]
+fn three_control_nodes_lose_one_and_take_it_back() {
+    let mut hosts = Hosts::new(3);
+    hosts.found();
+    for (host, name) in [(1, "ams-2"), (2, "ams-3")] {
+        let line = format!("{} --advertise {}", hosts.join(&hosts.token("control"), name), hosts.address(host));
+        hosts.say(host, &line).done();
+        hosts.start(host);
+        let elsewhere = promote(&hosts, 0, name).failed(3, "CONTROL_ELSEWHERE");
+        assert!(elsewhere.contains(&format!("On {name}")), "{elsewhere}");
+        let data = promote(&hosts, host, name).done();
+        assert_eq!((data["certified"].as_bool(), data["voted"].as_bool()), (Some(true), Some(true)));
+    }
+    fs::write(hosts.path("passphrase"), "something else").unwrap();
+    // Once it is done, nothing is opened, and so nothing is asked of the passphrase.
+    assert_eq!(promote(&hosts, 1, "ams-2").done()["certified"], false);
+    let voters = |control: &Value| {
+        let members = control["members"].as_array().cloned().unwrap_or_default();
+        members.iter().filter(|member| member["votes"] == true && member["live"] == true).count()
+    };
+    hosts.until(1, "control list", |control| voters(control) == 3);
+    assert_eq!(hosts.say(2, "status").done()["can_lose"]["controls"], 1);
+
+    // The leader dies; the others decide without it, and say so.
+    hosts.signal(0, Signal::KILL);
+    let led = |status: &Value| status["control"]["leader"].as_u64().is_some_and(|leader| leader > 1);
+    hosts.until(1, "status", led);
+    hosts.until(1, "setting set flow_wait_seconds 90", |_| true);
+    let status = hosts.until(2, "status", |status| led(status) && status["can_lose"]["controls"] == 0);
+    let silent = status["problems"].as_array().unwrap().iter().find(|problem| problem["code"] == "CONTROL_SILENT");
+    assert_eq!(silent.map(|problem| &problem["about"]), Some(&Value::from("control ams-1")), "{status:#}");
+    // Taking one more would leave nobody to decide.
+    hosts.say(1, "control demote ams-3").failed(3, "QUORUM_WOULD_BE_LOST");
+
+    // It comes back with what was decided meanwhile.
+    hosts.start(0);
+    hosts.until(0, "setting show flow_wait_seconds", |setting| setting["value"] == 90);
+    hosts.until(0, "control list", |control| voters(control) == 3);
+    let before = hosts.say(0, "control list").done()["leader"].as_u64();
+    hosts.until(2, "control step-down", |_| true);
+    hosts.until(0, "control list", |control| voters(control) == 3 && control["leader"].as_u64() != before);
+    hosts.say(0, "control remove ams-3 --yes").done();
+    hosts.until(1, "control list", |control| voters(control) == 2 && control["members"].as_array().unwrap().len() == 2);
+    assert!(hosts.say(1, "node list").done()["nodes"].as_array().unwrap().iter().all(|node| node["name"] != "ams-3"));
+}
