@@ -114,7 +114,11 @@ impl SessionPerformer {
                     let round_trip_us = clock.now().since(begin).as_micros() as u64;
                     Event::Pong { connection: number, round_trip_us }
                 }
-                Err(_) => Event::Silent { connection: number },
+                // A relay that restarted resets the connection: that is no silence, and people read what it was.
+                Err(_) => match connection.close_reason() {
+                    Some(closed) => Event::Closed { connection: number, reason: closed.to_string() },
+                    None => Event::Silent { connection: number },
+                },
             }
         };
         run(me, CALL_WAIT, Event::Silent { connection: number }, work);
