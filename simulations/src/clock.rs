@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -29,6 +32,7 @@ struct Shared {
     world: Instant,
     skew: Skew,
     paused_until: Mutex<Option<Instant>>,
+    suspended_ns: AtomicU64,
 }
 
 /// One node's clock; clones show the same time.
@@ -39,12 +43,18 @@ impl SimClock {
     /// A clock over a world that began at `world`.
     #[must_use]
     pub fn new(world: Instant, skew: Skew) -> Self {
-        Self(Arc::new(Shared { world, skew, paused_until: Mutex::new(None) }))
+        Self(Arc::new(Shared { world, skew, paused_until: Mutex::new(None), suspended_ns: AtomicU64::new(0) }))
     }
 
     /// The node stands still until then: its timers come late, as after a SIGSTOP.
     pub fn pause_until(&self, end: Instant) {
         *self.0.paused_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+    }
+
+    /// The node wakes from a suspend of this length, which took the world no time: its clock jumps. Timers that are set
+    /// keep their instant of the world, as those of a socket's kernel and of QUIC do; the next ones go by the new time.
+    pub fn suspend(&self, length: Duration) {
+        self.0.suspended_ns.fetch_add(length.as_nanos() as u64, Ordering::Relaxed);
     }
 
     fn paused_until(&self) -> Option<Instant> {
@@ -58,12 +68,14 @@ impl SimClock {
     }
 
     fn elapsed_ns(&self) -> u128 {
-        self.scale(Instant::now().duration_since(self.0.world).as_nanos())
+        let suspended_ns = u128::from(self.0.suspended_ns.load(Ordering::Relaxed));
+        self.scale(Instant::now().duration_since(self.0.world).as_nanos()) + suspended_ns
     }
 
     /// The first instant of the world at which this clock shows `moment`.
     fn world_instant(&self, moment: Moment) -> Instant {
-        let here = u128::from(moment.0.saturating_sub(self.0.skew.boot_offset_ns));
+        let suspended_ns = self.0.suspended_ns.load(Ordering::Relaxed);
+        let here = u128::from(moment.0.saturating_sub(self.0.skew.boot_offset_ns).saturating_sub(suspended_ns));
         let rate = (1_000_000 + self.0.skew.rate_ppm).unsigned_abs();
         let world_ns = (here * 1_000_000).div_ceil(u128::from(rate));
         // Tokio's timers end within years; a moment that never comes is as good as one that far away.
@@ -134,6 +146,18 @@ mod tests {
             assert!(spent >= Duration::from_secs(100) && spent < Duration::from_millis(100_010), "{spent:?}");
             assert!(clock.wall().since(wall) >= Duration::from_secs(99));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_suspended_node_wakes_later_by_its_own_clock() {
+        let clock = SimClock::new(Instant::now(), Skew { boot_offset_ns: 7, wall_offset_ms: 0, rate_ppm: 100 });
+        let (moment, wall, world) = (clock.now(), clock.wall(), Instant::now());
+        clock.suspend(Duration::from_hours(70));
+        assert!(clock.now().since(moment) >= Duration::from_hours(70));
+        assert!(clock.wall().since(wall) >= Duration::from_hours(70));
+        clock.sleep_until(moment.after(Duration::from_hours(70) + Duration::from_secs(10))).await;
+        let spent = world.elapsed();
+        assert!(spent > Duration::from_millis(9_990) && spent < Duration::from_millis(10_010), "{spent:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,11 +1,11 @@
 //! A world: hosts with disks, clocks and networks, and the nodes on them, started, crashed and started again.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use postroad_actors::{
     ports::{Ports, Settings},
     root::{self, NodeHandle},
-    setup::{Founded, Invitation, enrol, found},
+    setup::{Founded, Invitation, SetupError, enrol, found},
 };
 use postroad_cluster::{
     command::{Action, LinkSpec, Outcome, Refusal, VerifierBytes},
@@ -74,6 +74,9 @@ pub struct Plan {
     /// Its role.
     pub role: Role,
 }
+
+/// An enrolment under way.
+pub type Enrolment = Pin<Box<dyn Future<Output = Result<NodeId, SetupError>> + Send>>;
 
 fn name(text: &str) -> Name {
     text.parse().expect("the world's names are good")
@@ -197,14 +200,13 @@ impl World {
         node.service().ok_or_else(nobody)?.propose(action, None).await
     }
 
-    /// Joins a host by a token over the seeds, the first of which is dead, and starts its node.
+    /// Makes a one-time token.
     ///
     /// # Errors
-    /// Why it could not join.
-    pub async fn join(&mut self, index: usize) -> Result<(), String> {
+    /// The refusal, or that no control node runs.
+    pub async fn token(&mut self, role: Role, lifetime: Span) -> Result<JoinSecret, String> {
         let secret = JoinSecret::generate(&SimEntropy::new(self.rng.random()));
-        let expires = self.control().ok_or("no control node runs")?.fabric().clock.wall().after(Span::from_hours(1));
-        let role = self.machines[index].role;
+        let expires = self.control().ok_or("no control node runs")?.fabric().clock.wall().after(lifetime);
         let action = Action::TokenCreate {
             token: secret.id(),
             verifier: VerifierBytes(secret.verifier().to_bytes()),
@@ -212,22 +214,46 @@ impl World {
             expires,
         };
         self.propose(action).await.map_err(|refusal| refusal.to_string())?;
+        Ok(secret)
+    }
+
+    /// Begins to enrol a host by a token over the seeds, the first of which is dead. It goes on by itself, so that
+    /// several may be under way; [`World::enrolled`] tells the world of its end.
+    ///
+    /// # Errors
+    /// If no cluster was founded.
+    pub fn enrolment(&mut self, index: usize, secret: JoinSecret) -> Result<Enrolment, String> {
         let (ports, settings) = self.boot(index);
-        let databases = open(&ports)?;
         let mut seeds = vec![format!("10.0.200.200:{PORT}")];
-        let controls = self.machines.iter().filter(|machine| machine.role == Role::Control && machine.node.is_some());
-        seeds.extend(controls.filter_map(|machine| machine.settings.advertised.clone()));
+        let controls = self.machines.iter().filter(|machine| machine.role == Role::Control);
+        let founded = controls.filter(|machine| machine.id.is_some());
+        seeds.extend(founded.filter_map(|machine| machine.settings.advertised.clone()));
         let invitation = Invitation {
             seeds,
             fingerprint: self.authority.as_ref().ok_or("no cluster was founded")?.fingerprint(),
             secret,
             name: self.machines[index].name.clone(),
         };
-        let kept = enrol(&ports, &settings, &databases, invitation).await.map_err(|error| error.to_string())?;
-        self.machines[index].id = Some(kept.node);
-        let node = root::start(ports, settings, databases).await.map_err(|error| error.to_string())?;
-        self.machines[index].node = Some(node);
-        Ok(())
+        Ok(Box::pin(async move {
+            let databases = Databases::open(&*ports.disk, ports.writing).map_err(SetupError::Store)?;
+            enrol(&ports, &settings, &databases, invitation).await.map(|kept| kept.node)
+        }))
+    }
+
+    /// Says who a host has become, so that it can be started.
+    pub fn enrolled(&mut self, index: usize, node: NodeId) {
+        self.machines[index].id = Some(node);
+    }
+
+    /// Joins a host by a new token and starts its node.
+    ///
+    /// # Errors
+    /// Why it could not join.
+    pub async fn join(&mut self, index: usize) -> Result<(), String> {
+        let secret = self.token(self.machines[index].role, Span::from_hours(1)).await?;
+        let node = self.enrolment(index, secret)?.await.map_err(|error| error.to_string())?;
+        self.enrolled(index, node);
+        self.start(index).await
     }
 
     /// Starts the node of a host from its disk.
