@@ -1,0 +1,14 @@
+//! Cases from the field, each on whole nodes in virtual time, named as the list of cases names them (R1, R2, …).
+
+#[path = "cases/control.rs"]
+mod control;
+#[path = "cases/flows.rs"]
+mod flows;
+#[path = "cases/relays.rs"]
+mod relays;
+#[path = "cases/sessions.rs"]
+mod sessions;
+#[path = "cases/support.rs"]
+mod support;
+#[path = "cases/trust.rs"]
+mod trust;
