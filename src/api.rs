@@ -196,12 +196,11 @@ async fn answer(core: &Core, call: Call) -> (StatusCode, Vec<u8>) {
 
 async fn handle(State(core): State<Arc<Core>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let (status, bytes) = match to_bytes(body, BODY_BYTES_MAX).await {
-        Ok(body) => answer(&core, Call::new(parts.method.as_str(), &parts.uri.to_string(), body.to_vec())).await,
-        Err(_) => {
-            let failure = Failure::wrong_use(format!("the request has more than {BODY_BYTES_MAX} bytes"));
-            (StatusCode::PAYLOAD_TOO_LARGE, failure.envelope().to_string().into_bytes())
-        }
+    let (status, bytes) = if let Ok(body) = to_bytes(body, BODY_BYTES_MAX).await {
+        answer(&core, Call::new(parts.method.as_str(), &parts.uri.to_string(), body.to_vec())).await
+    } else {
+        let failure = Failure::wrong_use(format!("the request did not arrive whole within {BODY_BYTES_MAX} bytes"));
+        (StatusCode::PAYLOAD_TOO_LARGE, failure.envelope().to_string().into_bytes())
     };
     let mut response = Response::new(Body::from(bytes));
     *response.status_mut() = status;

@@ -110,9 +110,8 @@ pub(crate) fn not_made(error: &SetupError) -> Failure {
             let message = format!("join refused: {}", refusal.message);
             return Failure::refused(code, message).hint(refusal.hint.clone());
         }
-        SetupError::Join(JoinError::NoSeeds) => Exit::Unreachable,
         SetupError::Join(JoinError::NoAnswer(_)) if code != "SEEDS_UNREACHABLE" => Exit::Refused,
-        SetupError::Join(JoinError::NoAnswer(_)) => Exit::Unreachable,
+        SetupError::Join(JoinError::NoSeeds | JoinError::NoAnswer(_)) => Exit::Unreachable,
         _ => Exit::Failed,
     };
     // The code stands in a refusal's own text already.
@@ -122,6 +121,7 @@ pub(crate) fn not_made(error: &SetupError) -> Failure {
     Failure::new(exit, code, text)
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "it is passed to map_err")]
 pub(crate) fn stored(error: StoreError) -> Failure {
     Failure::failed(error.code(), error.to_string())
 }

@@ -132,7 +132,7 @@ impl Hosts {
     }
 
     /// The line that joins a host by a token, as its JSON says.
-    fn join(&self, token: &Value, name: &str) -> String {
+    fn join(token: &Value, name: &str) -> String {
         let text = |key: &str| token[key].as_str().unwrap().to_owned();
         let seeds: Vec<String> = token["seeds"]
             .as_array()
@@ -200,26 +200,26 @@ fn from_nothing_to_bytes_through_a_link() {
 
     // Tokens: a typo, another cluster's fingerprint, used, expired, revoked. Case R12.
     let token = hosts.token("node");
-    let good = hosts.join(&token, "web-1");
+    let good = Hosts::join(&token, "web-1");
     hosts.say(1, &good.replace("prt1-", "prt1-a")).failed(2, "TOKEN_MALFORMED");
     let fingerprint = token["fingerprint"].as_str().unwrap();
     let wrong = hosts.say(1, &good.replace(fingerprint, &"0".repeat(64)));
     assert_eq!(wrong.exit, 3, "nothing is proved to another cluster: {wrong:?}");
     let joined = hosts.say(1, &good).done();
     assert_eq!((joined["node"].as_str(), joined["id"].as_u64()), (Some("web-1"), Some(2)));
-    let used = hosts.say(2, &hosts.join(&token, "db-1")).failed(3, "TOKEN_USED");
+    let used = hosts.say(2, &Hosts::join(&token, "db-1")).failed(3, "TOKEN_USED");
     assert!(used.contains("web-1") && used.contains("postroad token create"), "{used}");
     let rejoined = hosts.say(1, &good).failed(3, "ALREADY_JOINED");
     assert!(rejoined.contains("web-1"), "it names the node: {rejoined}");
     let expired = hosts.say(0, "token create --role node --valid-for 1s").done();
     std::thread::sleep(Duration::from_millis(1_100));
-    hosts.say(2, &hosts.join(&expired, "db-1")).failed(3, "TOKEN_EXPIRED");
+    hosts.say(2, &Hosts::join(&expired, "db-1")).failed(3, "TOKEN_EXPIRED");
     let revoked = hosts.token("node");
     hosts.say(0, &format!("token revoke {}", revoked["token"].as_str().unwrap())).done();
-    hosts.say(2, &hosts.join(&revoked, "db-1")).failed(3, "TOKEN_REVOKED");
+    hosts.say(2, &Hosts::join(&revoked, "db-1")).failed(3, "TOKEN_REVOKED");
     hosts.say(0, "token create --role captain").failed(2, "WRONG_USE");
     let token = hosts.token("node");
-    hosts.say(2, &hosts.join(&token, "db-1")).done();
+    hosts.say(2, &Hosts::join(&token, "db-1")).done();
     hosts.start(1);
     hosts.start(2);
 
@@ -292,7 +292,7 @@ fn three_control_nodes_lose_one_and_take_it_back() {
     let mut hosts = Hosts::new(3);
     hosts.found();
     for (host, name) in [(1, "ams-2"), (2, "ams-3")] {
-        let line = format!("{} --advertise {}", hosts.join(&hosts.token("control"), name), hosts.address(host));
+        let line = format!("{} --advertise {}", Hosts::join(&hosts.token("control"), name), hosts.address(host));
         hosts.say(host, &line).done();
         hosts.start(host);
         let elsewhere = promote(&hosts, 0, name).failed(3, "CONTROL_ELSEWHERE");

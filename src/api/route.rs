@@ -40,7 +40,7 @@ pub(super) async fn route(core: &Core, call: Call) -> Answer {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let ["api", rest @ ..] = parts.as_slice() else { return Err(no_route(&call)) };
     match (call.method.as_str(), rest) {
-        ("GET", ["status"]) => core.status().await.answer(),
+        ("GET", ["status"]) => Ok(core.status().await.output()),
         ("GET", ["leader"]) => core.leader(),
         ("GET", ["nodes"]) => core.node_list().await,
         ("GET", ["nodes", name]) => core.node_show(name).await,

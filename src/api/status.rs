@@ -8,21 +8,21 @@ use postroad_cluster::{
 };
 
 use super::{Answer, Core, client, route::data};
-use crate::errors::Failure;
+use crate::{cli::output::Output, errors::Failure};
 
 /// How long the leader may take to tell what it knows: `status` must answer also when the leader does not.
 const FACTS_WAIT: Span = Span::from_secs(2);
 
-/// A status that can be answered.
+/// A status, of which handlers answer the whole or a part.
 pub(super) struct Found(Status);
 
 impl Found {
-    pub(super) fn answer(self) -> Answer {
-        Ok(data(self.0))
+    pub(super) fn output(self) -> Output {
+        data(self.0)
     }
 
-    pub(super) const fn control(&self) -> &Option<ControlView> {
-        &self.0.control
+    pub(super) const fn control(&self) -> Option<&ControlView> {
+        self.0.control.as_ref()
     }
 
     pub(super) const fn relays(&self) -> &Relays {

@@ -82,7 +82,7 @@ impl Command {
             Verb::List => list(context),
             Verb::Promote { name, authority, passphrase_file } => {
                 let passphrase = passphrase::read(passphrase_file.as_deref(), false)?;
-                promote(context, view::Promote { name: name.clone(), authority: sealed(authority)?, passphrase })
+                promote(context, &view::Promote { name: name.clone(), authority: sealed(authority)?, passphrase })
             }
             Verb::Demote { name } => {
                 let mut output =
@@ -125,7 +125,7 @@ fn sealed(path: &PathBuf) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))
 }
 
-fn promote(context: &Context, wanted: view::Promote) -> Result<Output, Failure> {
+fn promote(context: &Context, wanted: &view::Promote) -> Result<Output, Failure> {
     let mut output = context.ask(Method::POST, "/api/control/promote", Some(&json!(wanted)))?;
     let Promoted { node, certified, voted } = read(&output)?;
     output.human = match (certified, voted) {

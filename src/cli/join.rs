@@ -111,10 +111,8 @@ fn output(context: &Context, kept: &Kept) -> Output {
         "joined {cluster} as {name} ({node}: {roles})\n\nNext:\n  postroad{data_flag} node\n      runs this node"
     );
     if kept.roles.contains(&postroad_cluster::id::Role::Control) {
-        human.push_str(&format!(
-            "\n  postroad{data_flag} control promote {name} --authority FILE\n      \
-             lets it vote and sign, once it runs; needs the cluster's authority"
-        ));
+        let promote = format!("postroad{data_flag} control promote {name} --authority FILE");
+        human.extend(["\n  ", &promote, "\n      lets it vote and sign, once it runs; needs the cluster's authority"]);
     }
     let data = json!({ "cluster": cluster, "node": name, "id": node, "roles": kept.roles });
     Output::new(data, human)

@@ -151,9 +151,9 @@ fn show(context: &Context, name: &str) -> Result<Output, Failure> {
 fn remove(context: &Context, name: &str) -> Result<Output, Failure> {
     let mut output = context.ask(Method::DELETE, &format!("/api/links/{}", segment(name)?), None)?;
     let link: view::Link = read(&output)?;
-    let from = link.from.iter().map(|end| format!(" --from {}={}", end.node, end.listen)).collect::<String>();
+    let from = link.from.iter().map(|end| format!("--from {}={}", end.node, end.listen)).collect::<Vec<_>>().join(" ");
     output.human = format!(
-        "link {} is removed and its open flows are ended\nTo make it again: postroad link add {}{from} --to {}",
+        "link {} is removed and its open flows are ended\nTo make it again: postroad link add {} {from} --to {}",
         link.name,
         link.name,
         target(&link)

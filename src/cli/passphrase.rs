@@ -18,18 +18,14 @@ const BYTES_MAX: u64 = 1_024;
 /// # Errors
 /// When it is empty, differs the second time, or there is neither file nor terminal.
 pub(super) fn read(file: Option<&Path>, twice: bool) -> Result<String, Failure> {
-    let passphrase = match file {
-        Some(file) => from_file(file)?,
-        None => {
-            let first = ask("Passphrase of the authority: ")?;
-            if twice && !first.is_empty() && ask("The same again: ")? != first {
-                return Err(Failure::refused(
-                    "PASSPHRASE_DIFFERS",
-                    "the two passphrases differ, and nothing was changed",
-                ));
-            }
-            first
+    let passphrase = if let Some(file) = file {
+        from_file(file)?
+    } else {
+        let first = ask("Passphrase of the authority: ")?;
+        if twice && !first.is_empty() && ask("The same again: ")? != first {
+            return Err(Failure::refused("PASSPHRASE_DIFFERS", "the two passphrases differ, and nothing was changed"));
         }
+        first
     };
     if passphrase.is_empty() {
         return Err(Failure::refused("PASSPHRASE_EMPTY", "the passphrase is empty, and nothing was changed")
