@@ -145,16 +145,23 @@ fn rp1_without_a_relay_flows_wait_a_minute_and_are_then_reset() {
         fleet.crash(fleet.relays[1]);
         fleet.crash(AMS);
         send(&mut *flow.near.write, 1, 0, 1_000).await.unwrap();
-        let (near, far) = within("both are reset", seconds(70), async {
-            tokio::join!(async { (ended(&mut *flow.near.read).await, began.elapsed()) }, async {
-                (ended(&mut *flow.far.read).await, began.elapsed())
-            })
+        tokio::time::sleep(seconds(5)).await;
+        let mut late = fleet.connect(NEAR_PORT).await;
+        let (near, far, late) = within("all are reset", seconds(70), async {
+            tokio::join!(
+                async { (ended(&mut *flow.near.read).await, began.elapsed()) },
+                async { (ended(&mut *flow.far.read).await, began.elapsed()) },
+                async { (ended(&mut *late.read).await, began.elapsed()) }
+            )
         })
         .await;
         for (end, after) in [near, far] {
             assert_eq!(end, End::Reset);
             assert!(after >= seconds(60) && after < seconds(65), "{after:?}");
         }
+        // Who connects meanwhile waits too, on the same circuit.
+        assert_eq!(late.0, End::Reset);
+        assert!(late.1 >= seconds(60) && late.1 < seconds(70), "{:?}", late.1);
     });
 }
 

@@ -46,6 +46,46 @@ fn r6_r16_half_a_way_is_no_way() {
     });
 }
 
+/// The carrying relay vanishes under a busy flow; the longest wait of the application.
+async fn stall(fleet: &mut Fleet, killed: bool) -> Duration {
+    let mut flow = fleet.open().await;
+    let carrier = fleet.carrier();
+    let vanish = async {
+        tokio::time::sleep(ms(200)).await;
+        if killed {
+            fleet.crash(carrier);
+        } else {
+            for node in [fleet.web, fleet.db] {
+                fleet.cut_both(node, carrier, true);
+            }
+        }
+    };
+    let (slowest, ()) = tokio::join!(flow.busy(seconds(1)), vanish);
+    fleet.open().await.echo().await;
+    if killed {
+        fleet.start(carrier).await;
+    } else {
+        fleet.world.fabric.heal();
+    }
+    fleet.settled().await;
+    slowest
+}
+
+// R10: with three relays the nearest is killed, then black-holed: open flows stall under 150 and 300 ms, and a new flow
+// opens within 2 s.
+#[test]
+fn r10_a_relay_that_vanishes_is_hardly_felt() {
+    run(|| async {
+        let mut fleet = Fleet::new(10, Condition::default(), 2).await;
+        for round in 0..4 {
+            let slowest = stall(&mut fleet, true).await;
+            assert!(slowest < ms(150), "killed, round {round}: {slowest:?}");
+            let slowest = stall(&mut fleet, false).await;
+            assert!(slowest < ms(300), "black-holed, round {round}: {slowest:?}");
+        }
+    });
+}
+
 // R7, RP-1: relay 1 of 3 is killed under 200 flows. All go on; nothing new goes to it until it has proven itself.
 #[test]
 fn r7_a_dead_relay_is_not_chosen_until_it_has_proven_itself() {
