@@ -4,9 +4,12 @@ mod support;
 
 use std::time::Duration;
 
-use postroad_cluster::{circuit::MoveReason, id::NodeId};
+use postroad_cluster::{
+    circuit::MoveReason,
+    id::{CircuitId, NodeId},
+};
 use postroad_transport::{
-    node_socket::{CircuitError, CircuitEvent},
+    node_socket::{CircuitError, CircuitEvent, CircuitKey, CircuitSpec, NodeSocket, PathFigures},
     packet::{Header, PacketType},
 };
 use support::{TestCircuit, World, pattern, pause, transfer};
@@ -382,4 +385,66 @@ async fn a_relay_cannot_answer_probes_in_the_peers_name() {
     let status = world.status(0, circuit.id);
     let channel = status.channels.iter().find(|channel| channel.relay == relay).unwrap();
     assert!(!channel.candidate, "{channel:?}");
+}
+
+/// Figures that ask the socket back, as a connection that is just sending holds its lock and asks for the circuit's.
+struct AsksBack(std::sync::Weak<NodeSocket>, CircuitKey, std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+impl AsksBack {
+    fn ask(&self) {
+        let socket = self.0.upgrade().expect("the socket outlives the test");
+        assert!(socket.status(self.1).is_ok());
+        self.2.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+impl PathFigures for AsksBack {
+    fn round_trip(&self) -> Duration {
+        self.ask();
+        Duration::from_millis(1)
+    }
+
+    fn eliciting_frames(&self) -> u64 {
+        self.ask();
+        1
+    }
+
+    fn closed(&self) -> bool {
+        self.ask();
+        false
+    }
+}
+
+#[test]
+fn the_connection_is_asked_where_the_circuit_holds_no_lock() {
+    // A connection calls the socket under its own lock, so the other order would be a deadlock; on one thread it is one.
+    let (done, finished) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let asked = runtime.expect("a runtime").block_on(async {
+            let world = World::new(1, Duration::from_millis(1));
+            let socket = std::sync::Arc::clone(&world.nodes[0].socket);
+            let key = CircuitKey { peer: NodeId(2), circuit: CircuitId(9) };
+            let spec = CircuitSpec { key, me: NodeId(1), packet_bytes: 1_436, larger_bytes: 1_436 };
+            let destination = socket.circuit_add(spec).expect("there is room");
+            let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+            let figures = AsksBack(std::sync::Arc::downgrade(&socket), key, std::sync::Arc::clone(&asked));
+            socket.circuit_connected(key, std::sync::Arc::new(figures), &[7; 32]).expect("it was added");
+            for _ in 0..10 {
+                let transmit = quinn::udp::Transmit {
+                    destination,
+                    ecn: None,
+                    contents: &[0x40; 100],
+                    segment_size: None,
+                    src_ip: None,
+                };
+                quinn::AsyncUdpSocket::try_send(&*socket, &transmit).expect("it is dropped or sent");
+                pause(100).await;
+            }
+            asked.load(std::sync::atomic::Ordering::Relaxed)
+        });
+        let _ = done.send(asked);
+    });
+    let asked = finished.recv_timeout(Duration::from_secs(60)).expect("no deadlock");
+    assert!(asked >= 3, "{asked}");
 }

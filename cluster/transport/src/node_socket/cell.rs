@@ -192,7 +192,9 @@ impl Cell {
     }
 
     pub(super) fn disconnect(&self) {
-        *self.figures.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        // Dropped after the lock: it may be the last handle of the connection.
+        let figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(figures);
     }
 
     pub(super) fn event(&self, event: Event) {
@@ -227,14 +229,14 @@ impl Cell {
     /// The circuit's tick: figures first, since the connection's lock must not be taken under ours.
     pub(super) fn tick(&self) {
         let source = self.figures.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if source.as_ref().is_some_and(|source| source.closed()) {
+        let closed = source.as_ref().is_some_and(|source| source.closed());
+        if closed {
             self.disconnect();
         }
         let frames = source.as_ref().map(|source| source.eliciting_frames());
         let round_trip = source.as_ref().map(|source| source.round_trip());
         let now = self.common.clock.now();
         let mut inner = self.lock();
-        let closed = source.as_ref().is_some_and(|source| source.closed());
         let in_flight = inner.in_flight(frames) && !closed;
         inner.round_trip = round_trip.or(inner.round_trip);
         let acknowledged = self.meter.acknowledged();
