@@ -13,6 +13,8 @@ pub mod limits;
 pub mod link;
 pub mod node;
 pub mod peer;
+#[cfg(feature = "planted")]
+pub mod planted;
 pub mod relay;
 pub mod retry;
 pub mod session;

@@ -101,6 +101,13 @@ impl Relay {
     fn replace(&mut self, old: u64, by: Generation, effects: &mut Vec<Effect>) {
         let reason = format!("the node has the newer session {by}");
         self.counters.replaced += 1;
+        #[cfg(feature = "planted")]
+        if crate::planted::goodbyes_unguarded() {
+            if let Some(known) = self.connections.get_mut(&old) {
+                known.session = None;
+            }
+            return;
+        }
         self.leave_connection(old, &reason, effects);
         effects.push(Effect::CloseSession { connection: old, reason });
     }
@@ -123,6 +130,8 @@ impl Relay {
         let Some(known) = self.connections.get(&connection) else { return };
         let node = known.node;
         let was_session = self.sessions.get(&node) == Some(&connection);
+        #[cfg(feature = "planted")]
+        let was_session = was_session || crate::planted::goodbyes_unguarded();
         self.leave_connection(connection, reason, effects);
         if was_session {
             self.registrations_end(node);

@@ -10,6 +10,8 @@ pub mod controller;
 pub mod flow;
 pub mod node_socket;
 pub mod packet;
+#[cfg(feature = "planted")]
+pub mod planted;
 pub mod ring;
 pub mod switch;
 mod writable;
