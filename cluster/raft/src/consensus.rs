@@ -116,6 +116,7 @@ impl Consensus {
             #[cfg(feature = "planted")]
             unsynced_vote: Arc::default(),
         };
+        log.begin().map_err(|error| ConsensusError::Corrupt { found: error.to_string() })?;
         let machine = Machine::new(me, state, observer);
         let peers = Peers { carrier: Arc::clone(&carrier), causes: Arc::clone(&causes) };
         let raft = Raft::new(me.0, config, peers, log.clone(), machine.clone())

@@ -82,6 +82,15 @@ impl RaftLog {
         self.store.entries(index, index + 1, 0).map_err(failed)?.first().map(stored_entry).transpose()
     }
 
+    /// Tells the observer of the vote that this member starts with.
+    pub(crate) fn begin(&self) -> io::Result<()> {
+        let Some(observer) = &self.observer else { return Ok(()) };
+        let vote = self.store.vote().map_err(failed)?;
+        let vote = vote.map(|bytes| stored::<wire::raft::VoteRecord>(&bytes)).transpose()?;
+        observer.on_start(self.me, vote.map(|vote| (vote.term, vote.node)));
+        Ok(())
+    }
+
     fn last_place(&self) -> io::Result<Option<LogId>> {
         match self.store.last().map_err(failed)? {
             Some(entry) => Ok(Some(stored_entry(&entry)?.log_id)),
@@ -95,6 +104,9 @@ impl RaftLog {
 
     fn note(&self, vote: &Vote) {
         let record = types::vote_record(vote);
+        if let Some(observer) = &self.observer {
+            observer.on_vote(self.me, record.term, record.node);
+        }
         if record.granted {
             if let Some(observer) = &self.observer {
                 observer.on_leader(self.me, record.term, record.node);

@@ -39,6 +39,16 @@ pub trait Observer: Send + Sync + 'static {
     fn on_leader(&self, node: NodeId, term: u64, leader: NodeId) {
         let _ = (node, term, leader);
     }
+
+    /// `node` is about to tell that it votes for `candidate` in `term`: the vote is on its disk.
+    fn on_vote(&self, node: NodeId, term: u64, candidate: NodeId) {
+        let _ = (node, term, candidate);
+    }
+
+    /// `node` starts with this vote on its disk: a term, and the candidate.
+    fn on_start(&self, node: NodeId, vote: Option<(u64, NodeId)>) {
+        let _ = (node, vote);
+    }
 }
 
 /// How long members wait for each other. A heartbeat must be longer than the longest way there and back, and an
