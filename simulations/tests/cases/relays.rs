@@ -165,6 +165,8 @@ fn r8_a_relay_without_control_nodes_goes_on() {
         }
         until("the near relay carries", seconds(40), || fleet.carrier() == fra).await;
         let mut flows = vec![fleet.open().await];
+        // What an actor shows of itself may be a tenth of a second old.
+        tokio::time::sleep(ms(200)).await;
         let (moves, admitted) = (fleet.circuit().map(|circuit| circuit.moves), fleet.service(fra).counters.admitted);
         fleet.cut_both(AMS, fra, true);
         for round in 1..=6 {
