@@ -117,6 +117,9 @@ mod tests {
         assert_eq!(fra.independence(&domain("h2", "p1", "n2")).to_string(), "share power p1");
         assert_eq!(fra.independence(&domain("h2", "", "n2")).to_string(), "unconfirmed: power not given");
         assert_eq!(fra.independence(&domain("h1", "", "n2")).to_string(), "share host h1");
-        assert_eq!(independent_count([&fra, &domain("h2", "p1", "n2"), &domain("h3", "p3", "n3"), &domain("h4", "", "")]), 2);
+        assert_eq!(
+            independent_count([&fra, &domain("h2", "p1", "n2"), &domain("h3", "p3", "n3"), &domain("h4", "", "")]),
+            2
+        );
     }
 }

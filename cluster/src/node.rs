@@ -400,7 +400,10 @@ mod tests {
         assert!(effects.iter().any(|effect| matches!(effect, Effect::Endpoints { wanted } if wanted.len() == 1)));
 
         let same = on(&mut node, 0, Event::Snapshot { accepted: accepted(2, &[(2, "fra:9443")], &[(1, link(1, 6))]) });
-        assert!(matches!(same[..], [Effect::Snapshot { .. }, Effect::Keep]), "a renewed lease over equal content moves nothing");
+        assert!(
+            matches!(same[..], [Effect::Snapshot { .. }, Effect::Keep]),
+            "a renewed lease over equal content moves nothing"
+        );
 
         let effects = on(&mut node, 0, Event::Snapshot { accepted: accepted(3, &[(2, "fra:1")], &[(1, link(2, 6))]) });
         assert!(effects.contains(&Effect::SessionTarget { relay: NodeId(2), address: "fra:1".into() }));

@@ -64,7 +64,7 @@ impl SimClock {
     /// Nanoseconds on this clock for nanoseconds of the world.
     fn scale(&self, world_ns: u128) -> u128 {
         let rate = 1_000_000 + i128::from(self.0.skew.rate_ppm);
-        (world_ns as i128 * rate / 1_000_000) as u128
+        (world_ns.cast_signed() * rate / 1_000_000).cast_unsigned()
     }
 
     fn elapsed_ns(&self) -> u128 {

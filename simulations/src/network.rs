@@ -274,12 +274,13 @@ impl Inner {
             }
             if lost {
                 // Only the last segment of a buffer may be short, so a buffer ends where one is missing.
-                self.dispatch(begin, &condition, (source, target), from, to, std::mem::take(&mut survivors), stride);
+                self.dispatch(begin, &condition, (source, target), from, to, &survivors, stride);
+                survivors.clear();
             } else {
                 survivors.extend_from_slice(segment);
             }
         }
-        self.dispatch(begin, &condition, (source, target), from, to, survivors, stride);
+        self.dispatch(begin, &condition, (source, target), from, to, &survivors, stride);
     }
 
     #[expect(clippy::too_many_arguments, reason = "the pieces of one packet, used once")]
@@ -290,19 +291,20 @@ impl Inner {
         way: (Host, Host),
         from: SocketAddr,
         to: SocketAddr,
-        bytes: Vec<u8>,
+        bytes: &[u8],
         stride: usize,
     ) {
         if bytes.is_empty() {
             return;
         }
         let mut leaves = begin;
-        if condition.bytes_per_second > 0 {
+        let nanos = (bytes.len() as u64 * 1_000_000_000).checked_div(condition.bytes_per_second);
+        if let Some(nanos) = nanos {
             let free_at = self.way_free_at.get(&way).copied().unwrap_or(begin).max(begin);
             if free_at.duration_since(begin) > QUEUE_WAIT {
                 return;
             }
-            leaves = free_at + Duration::from_nanos(bytes.len() as u64 * 1_000_000_000 / condition.bytes_per_second);
+            leaves = free_at + Duration::from_nanos(nanos);
             self.way_free_at.insert(way, leaves);
         }
         let copies = if condition.duplicate > 0.0 && self.rng.random_bool(condition.duplicate) { 2 } else { 1 };
@@ -310,7 +312,7 @@ impl Inner {
             let jitter_us = condition.jitter.as_micros() as u64;
             let extra = if jitter_us == 0 { 0 } else { self.rng.random_range(0..=jitter_us) };
             let due = leaves + condition.delay + Duration::from_micros(extra);
-            self.put(due, Parcel { from, to, bytes: bytes.clone(), stride });
+            self.put(due, Parcel { from, to, bytes: bytes.to_vec(), stride });
         }
     }
 
@@ -336,6 +338,12 @@ pub struct SimNetwork {
 }
 
 impl SimNetwork {
+    /// Whether this incarnation of the host still runs.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        self.check(&self.fabric.lock()).is_ok()
+    }
+
     pub(crate) fn check(&self, inner: &Inner) -> io::Result<()> {
         if inner.incarnations.get(&self.host) == Some(&self.incarnation) {
             Ok(())

@@ -92,13 +92,9 @@ impl UdpSocket for SimUdpSocket {
             let Some((from, bytes, stride)) = port.waiting.pop_front() else { break };
             let length = bytes.len().min(buffers[count].len());
             buffers[count][..length].copy_from_slice(&bytes[..length]);
-            let mut received = RecvMeta::default();
-            received.addr = from;
-            received.len = length;
-            received.stride = stride.min(length);
-            received.ecn = None;
-            received.dst_ip = None;
-            meta[count] = received;
+            let received = &mut meta[count];
+            *received = RecvMeta::default();
+            (received.addr, received.len, received.stride) = (from, length, stride.min(length));
             count += 1;
         }
         if count == 0 {
