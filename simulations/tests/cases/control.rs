@@ -133,9 +133,9 @@ async fn is_refused(fleet: &Fleet) {
     assert_eq!(within("the refusal", seconds(70), ended(&mut *near.read)).await, End::Reset);
 }
 
-// R18, RP-25, RP-26: a lease of 72 h without control plane: the relay is restarted from its disk after 70 h, still admits
-// after 71 h and to the second, and no more after it. Open flows live on past 73 h. At 80 h the control node is back, and
-// nothing needs a restart.
+// R18, RP-25, RP-26: a lease of 72 h without control plane: the relay is restarted from its disk after 70 h, still
+// admits after 71 h and to the second, and no more after it. Open flows live on past 73 h. At 80 h the control node is
+// back, and nothing needs a restart.
 #[test]
 fn r18_a_lease_holds_for_72_hours_and_not_longer() {
     run(|| async {

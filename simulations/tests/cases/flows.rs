@@ -15,8 +15,8 @@ const HELD_MAX: usize = FLOW_WINDOW_BYTES as usize + 4 * FLOW_READ_BYTES + 2 * (
 /// A quarter of what the case asks for, as much as an unoptimized build carries in seconds; it is four full windows.
 const BULK: usize = 16 << 20;
 
-// R1, RP-1: bulk data over 100 ms and 10 Mbit/s arrives whole. A receiver that reads nothing for a minute blocks the sender;
-// the flow is not closed, and what it holds is bounded.
+// R1, RP-1: bulk data over 100 ms and 10 Mbit/s arrives whole. A receiver that reads nothing for a minute blocks the
+// sender; the flow is not closed, and what it holds is bounded.
 #[test]
 fn r1_a_slow_way_carries_everything_and_a_reader_that_rests_blocks_the_sender() {
     run(|| async {

@@ -149,8 +149,8 @@ fn rp2_nodes_of_a_restarted_relay_are_back_at_once() {
     });
 }
 
-// R8: the way between a relay and the control nodes is cut: no flow moves or ends, new ones are admitted there. A minute
-// is longer than every wait that could notice.
+// R8: the way between a relay and the control nodes is cut: no flow moves or ends, new ones are admitted there. A
+// minute is longer than every wait that could notice.
 #[test]
 fn r8_a_relay_without_control_nodes_goes_on() {
     run(|| async {

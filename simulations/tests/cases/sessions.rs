@@ -23,8 +23,8 @@ async fn another(fleet: &Fleet, node: usize, relay: usize) -> Connection {
     outbound.connect(address, Protocol::Relay, expect, transport::session()).await.expect("it is the node itself")
 }
 
-// R5: a session freezes, the node registers again with a newer one, then the old one's goodbye arrives, at once and 30 s
-// late: the newer registration serves all along. An older session is not welcome at all.
+// R5: a session freezes, the node registers again with a newer one, then the old one's goodbye arrives, at once and 30
+// s late: the newer registration serves all along. An older session is not welcome at all.
 #[test]
 fn r5_a_late_goodbye_ends_nothing() {
     run(|| async {
@@ -93,8 +93,8 @@ fn r17_a_node_that_dies_100_times_uses_one_slot() {
     });
 }
 
-// RP-33: a relay drops a node whose host is gone after about 3.5 s, and its registrations with it; the consumer's end of
-// its flows is not ended as if all had been sent. A host that stands still for a second keeps its session.
+// RP-33: a relay drops a node whose host is gone after about 3.5 s, and its registrations with it; the consumer's end
+// of its flows is not ended as if all had been sent. A host that stands still for a second keeps its session.
 #[test]
 fn rp33_a_host_that_is_gone_is_dropped_and_one_that_stands_still_is_not() {
     run(|| async {

@@ -23,8 +23,8 @@ fn code(result: Result<NodeId, SetupError>) -> String {
     result.err().map_or_else(|| "none".to_owned(), |error| error.code())
 }
 
-// R12: a token lets one host in. Used, too old by a second, used by two at once, or unknown: exactly one success, and the
-// others hear why. A host that was refused may come again with another token.
+// R12: a token lets one host in. Used, too old by a second, used by two at once, or unknown: exactly one success, and
+// the others hear why. A host that was refused may come again with another token.
 #[test]
 fn r12_a_token_lets_exactly_one_host_in() {
     run(|| async {
@@ -58,8 +58,8 @@ fn r12_a_token_lets_exactly_one_host_in() {
     });
 }
 
-// RP-5: another cluster of the same name stands at a relay's address: the nodes do not take it for theirs, and flows stay
-// on relays that they trust. Its nodes get no session here either.
+// RP-5: another cluster of the same name stands at a relay's address: the nodes do not take it for theirs, and flows
+// stay on relays that they trust. Its nodes get no session here either.
 #[test]
 fn rp5_a_relay_of_another_cluster_carries_nothing() {
     run(|| async {
