@@ -13,7 +13,7 @@ use postroad_cluster::{
     id::{LinkId, Name, NodeId, Role},
     time::{Clock as _, Span},
 };
-use postroad_raft::{Observer, Retention, Timing};
+use postroad_raft::{AppliedEntry, Observer, Retention, Timing};
 use postroad_store::{Databases, Writing};
 use postroad_trust::{Authority, JoinSecret};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -48,6 +48,7 @@ pub struct Machine {
     pub applications: SimNetwork,
     settings: Settings,
     boots: u64,
+    paused_until: Option<Instant>,
 }
 
 /// A world of one seed.
@@ -126,10 +127,9 @@ impl World {
         settings.timing = Timing {
             heartbeat: Duration::from_millis(150),
             election_min: Duration::from_millis(500),
-            election_max: Duration::from_millis(1_000),
+            election_max: Duration::from_secs(1),
         };
         settings.retention = Retention { snapshot_entries: 50, keep_entries: 10 };
-        settings.observer.clone_from(&self.observer);
         self.fabric.name(plan.name, host);
         let applications = self.fabric.boot(host);
         self.machines.push(Machine {
@@ -143,6 +143,7 @@ impl World {
             applications,
             settings,
             boots: 0,
+            paused_until: None,
         });
         self.machines.len() - 1
     }
@@ -155,6 +156,11 @@ impl World {
         machine.disk = machine.disk.restarted();
         let network = self.fabric.boot(machine.host);
         machine.applications = network.clone();
+        let mut settings = machine.settings.clone();
+        settings.observer = self.observer.clone().map(|inner| {
+            let network = network.clone();
+            Arc::new(Fenced { inner, network }) as Arc<dyn Observer>
+        });
         let ports = Ports {
             clock: Arc::new(machine.clock.clone()),
             entropy: Arc::new(SimEntropy::new(entropy_seed)),
@@ -163,7 +169,7 @@ impl World {
             network: Arc::new(network),
             boot_id: machine.boots,
         };
-        (ports, machine.settings.clone())
+        (ports, settings)
     }
 
     /// Founds the cluster on a host and starts its node.
@@ -278,6 +284,47 @@ impl World {
         }
     }
 
+    /// Kills the process of a node: what it has written stays, and its sockets are gone.
+    pub fn kill(&mut self, index: usize) {
+        let machine = &mut self.machines[index];
+        self.fabric.crash(machine.host);
+        machine.disk.kill();
+        if let Some(node) = machine.node.take() {
+            node.kill();
+        }
+    }
+
+    /// Has a host stand still for a while, as after a SIGSTOP: packets and timers wait.
+    pub fn pause(&mut self, index: usize, span: Duration) {
+        let end = Instant::now() + span;
+        let machine = &mut self.machines[index];
+        machine.paused_until = Some(end);
+        machine.clock.pause_until(end);
+        self.fabric.pause_until(machine.host, end);
+    }
+
+    /// Whether a host stands still.
+    #[must_use]
+    pub fn is_paused(&self, index: usize) -> bool {
+        self.machines[index].paused_until.is_some_and(|end| end > Instant::now())
+    }
+
+    /// The host whose node leads the control group, as it believes itself.
+    #[must_use]
+    pub fn leader(&self) -> Option<usize> {
+        let leads = |machine: &Machine| {
+            let consensus = machine.node.as_ref().and_then(|node| node.fabric().consensus.as_ref());
+            consensus.is_some_and(postroad_raft::Consensus::leads)
+        };
+        self.machines.iter().position(leads)
+    }
+
+    /// The host of a node.
+    #[must_use]
+    pub fn index_of(&self, node: NodeId) -> Option<usize> {
+        self.machines.iter().position(|machine| machine.id == Some(node))
+    }
+
     /// Stops a node in order.
     pub async fn stop(&mut self, index: usize) {
         if let Some(node) = self.machines[index].node.take() {
@@ -334,6 +381,44 @@ impl World {
             Ok(Outcome::LinkAdded { link, .. }) => Ok(link),
             Ok(other) => Err(format!("the link came to {other:?}")),
             Err(refusal) => Err(refusal.to_string()),
+        }
+    }
+}
+
+/// Sees only what the present incarnation of a host does: what a crashed one still believes counts for nothing.
+struct Fenced {
+    inner: Arc<dyn Observer>,
+    network: SimNetwork,
+}
+
+impl Observer for Fenced {
+    fn on_apply(&self, node: NodeId, entry: &AppliedEntry) {
+        if self.network.is_current() {
+            self.inner.on_apply(node, entry);
+        }
+    }
+
+    fn on_install(&self, node: NodeId, entry: &AppliedEntry) {
+        if self.network.is_current() {
+            self.inner.on_install(node, entry);
+        }
+    }
+
+    fn on_leader(&self, node: NodeId, term: u64, leader: NodeId) {
+        if self.network.is_current() {
+            self.inner.on_leader(node, term, leader);
+        }
+    }
+
+    fn on_vote(&self, node: NodeId, term: u64, candidate: NodeId) {
+        if self.network.is_current() {
+            self.inner.on_vote(node, term, candidate);
+        }
+    }
+
+    fn on_start(&self, node: NodeId, vote: Option<(u64, NodeId)>) {
+        if self.network.is_current() {
+            self.inner.on_start(node, vote);
         }
     }
 }
