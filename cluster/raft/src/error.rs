@@ -167,7 +167,7 @@ impl fmt::Display for ReadError {
             Self::NotLeader { leader } => not_leader(f, *leader),
             Self::Timeout { waited_for } => write!(
                 f,
-                "waited {} s for {waited_for} to be sure of the newest state. Look at `postroad control status`, or \
+                "waited {} s for {waited_for} to be sure of the newest state. Look at `postroad control list`, or \
                  ask for the state as this node has it",
                 limits::RAFT_READ_WAIT.as_secs()
             ),

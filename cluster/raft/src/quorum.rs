@@ -74,7 +74,7 @@ impl View {
             return Err(Refusal::new(
                 "CONTROL_LEARNER_BEHIND",
                 format!("{node} {found}; as a voter it would hold up every decision"),
-                "Wait until `postroad control status` shows that it has caught up",
+                "Wait until `postroad control list` shows that it has caught up",
             ));
         }
         self.check_now()?;
@@ -147,7 +147,7 @@ fn not_a_member(node: NodeId) -> Refusal {
     Refusal::new(
         "CONTROL_NOT_A_MEMBER",
         format!("{node} is no member of the control group"),
-        "Look at `postroad control status` for the members",
+        "Look at `postroad control list` for the members",
     )
 }
 

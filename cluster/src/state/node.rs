@@ -87,7 +87,7 @@ impl State {
                 return Err(Refusal::new(
                     code::ADDRESS_MISSING,
                     "a control node or relay needs the address that others reach, and none was given",
-                    "Say it: postroad join --advertised relay.example.org:9443",
+                    "Say it: postroad join --advertise relay.example.org:9443",
                 ));
             }
             return Ok(());
@@ -111,7 +111,7 @@ impl State {
                     format!("this host has the relay {} already, and a host has one relay", record.name),
                     format!(
                         "Re-enrol that one (postroad relay re-enroll {0}) or remove it (postroad relay remove {0}); if \
-                         these are two hosts behind one address, name both: --host",
+                         these are two hosts behind one address, name both in their configuration: [domain] host",
                         record.name
                     ),
                 ));

@@ -153,7 +153,7 @@ fn check_roles(record: &TokenRecord) -> Result<(), Refusal> {
 }
 
 fn check_lifetime(now: WallTime, expires: WallTime) -> Result<(), Refusal> {
-    let hint = "Let it live an hour, at most 7 days: postroad token create --lifetime 1h";
+    let hint = "Let it live an hour, at most 7 days: postroad token create --valid-for 1h";
     if expires <= now {
         return Err(Refusal::new(code::TOKEN_LIFETIME, format!("the token's end was {}", ago(now, expires)), hint));
     }

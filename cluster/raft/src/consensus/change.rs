@@ -29,7 +29,7 @@ fn refused(error: ChangeMembershipError<openraft::alias::CommittedLeaderIdOf<Typ
         error => ChangeError::Refused(Refusal::new(
             "CONTROL_CHANGE_REFUSED",
             format!("the control group does not take the change: {error}"),
-            "Look at `postroad control status` for the members",
+            "Look at `postroad control list` for the members",
         )),
     }
 }
