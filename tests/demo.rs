@@ -28,7 +28,7 @@ fn processes(temporary: &Path) -> Vec<String> {
 
 /// Waits until no process of the demonstration is left.
 fn assert_all_gone(temporary: &Path) {
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_mins(1);
     while !processes(temporary).is_empty() {
         assert!(Instant::now() < until, "left: {:?}", processes(temporary));
         std::thread::sleep(Duration::from_millis(50));

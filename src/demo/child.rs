@@ -26,7 +26,7 @@ const ANSWER_BYTES_MAX: u64 = 4 << 20;
 pub struct Child {
     process: Process,
     /// The other end of its standard input. It ends with this process, however that ends.
-    _leash: Option<ChildStdin>,
+    leash: Option<ChildStdin>,
 }
 
 impl Child {
@@ -46,7 +46,7 @@ impl Child {
         command.env_remove("STATE_DIRECTORY").env(leash::VARIABLE, "1").process_group(0);
         command.stdin(Stdio::piped()).stdout(append(stdout)?).stderr(append(stderr)?);
         let mut process = command.spawn()?;
-        Ok(Self { _leash: process.stdin.take(), process })
+        Ok(Self { leash: process.stdin.take(), process })
     }
 
     /// Its process id.
@@ -61,6 +61,7 @@ impl Child {
 
     /// Kills it by SIGKILL and reaps it. One that has ended already is left as it is.
     pub fn kill(&mut self) {
+        self.leash = None;
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -170,7 +171,7 @@ mod tests {
         assert_eq!(answer.status, None);
         let mut child = Child::start(&mut shell("cat; echo let go"), &log, &log).unwrap();
         assert_eq!(child.ended(), None);
-        child._leash = None;
+        child.leash = None;
         assert!(child.end_within(Duration::from_secs(30)).await.is_some_and(|status| status.success()));
         assert_eq!(tail(&log, 5), "let go");
     }

@@ -94,17 +94,17 @@ impl Member {
     }
 
     fn config_text(&self, domain: &str) -> String {
-        let quoted = |path: &Path| toml::Value::String(path.display().to_string());
-        let mut text = format!("[node]\ndata = {}\nname = \"{}\"\n\n", quoted(&self.data), self.name);
-        let relay = self.port.map(|_| format!("relay = \"{}\"\n", self.address())).unwrap_or_default();
-        text.push_str(&format!("[listen]\n{relay}outbound = \"127.0.0.1:0\"\n"));
-        if self.port.is_some() {
-            text.push_str(&format!("\n[relay]\nadvertised = \"{}\"\n\n[domain]\n", self.address()));
-            text.push_str(&format!(
-                "host = \"host-{domain}\"\npower = \"feed-{domain}\"\nnetwork = \"uplink-{domain}\"\n"
-            ));
+        let data = toml::Value::String(self.data.display().to_string());
+        let node = format!("[node]\ndata = {data}\nname = \"{}\"\n", self.name);
+        if self.port.is_none() {
+            return format!("{node}\n[listen]\noutbound = \"127.0.0.1:0\"\n");
         }
-        text
+        format!(
+            "{node}\n[listen]\nrelay = \"{address}\"\noutbound = \"127.0.0.1:0\"\n\n\
+             [relay]\nadvertised = \"{address}\"\n\n\
+             [domain]\nhost = \"host-{domain}\"\npower = \"feed-{domain}\"\nnetwork = \"uplink-{domain}\"\n",
+            address = self.address()
+        )
     }
 }
 

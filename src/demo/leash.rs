@@ -24,7 +24,7 @@ pub async fn let_go() {
         }
         Err(error) => {
             tracing::warn!(%error, "no thread to watch standard input: this node does not end with its parent");
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What came of the demonstration: figures for people and scripts, and whether everything was as it must be.
 
-use std::time::Duration;
+use std::{fmt::Write as _, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -176,7 +176,11 @@ pub fn milliseconds(span: Duration) -> u64 {
 }
 
 fn hexadecimal(hash: &[u8; 32]) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    hash.iter().fold(String::with_capacity(64), |mut text, byte| {
+        // A text takes everything.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[cfg(test)]

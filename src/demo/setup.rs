@@ -54,7 +54,7 @@ fn passphrase() -> String {
     use postroad_cluster::time::Entropy as _;
     let mut bytes = [0; 16];
     crate::entropy::SystemEntropy.fill(&mut bytes);
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:032x}", u128::from_be_bytes(bytes))
 }
 
 async fn found(fleet: &mut Fleet, keys: &[&str]) -> Result<String, Failure> {

@@ -31,7 +31,7 @@ const AWAY: Duration = Duration::from_secs(2);
 /// A restarted relay is ready within this time, or something is wrong with it.
 const READY_WITHIN: Duration = Duration::from_secs(40);
 /// The transfers end within this time once they may run, or they stand still.
-const TRANSFER_WITHIN: Duration = Duration::from_secs(120);
+const TRANSFER_WITHIN: Duration = Duration::from_mins(2);
 /// Flows that were told to end do so within this time.
 const END_WITHIN: Duration = Duration::from_secs(15);
 /// The time between two looks at the traffic.

@@ -1,6 +1,7 @@
 //! After the story: everything stays up, and whoever kills a node sees what it did.
 
 use std::{
+    net::Ipv4Addr,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -14,7 +15,8 @@ use super::{
     setup::CONSUMER,
     show::{Running, ready_again},
     story::Story,
-    traffic::Traffic,
+    target,
+    traffic::{self, Traffic},
 };
 use crate::errors::Failure;
 
@@ -31,21 +33,45 @@ pub async fn stay(fleet: &mut Fleet, story: &Story, listener: &Arc<TcpListener>,
     loop {
         let traffic = Traffic::new(0, flows);
         let running = Running::start(Arc::clone(&traffic), fleet.link_port, listener, story);
-        while traffic.faults().is_empty() {
+        loop {
             let ended = fleet.ended();
-            if ended.is_empty() {
+            if !ended.is_empty() {
+                back(fleet, story, &traffic, ended).await?;
+                traffic.begin_window();
+            } else if traffic.faults().is_empty() {
                 sleep(LOOK_EVERY).await;
-                continue;
+            } else {
+                break;
             }
-            back(fleet, story, &traffic, ended).await?;
-            traffic.begin_window();
         }
         let faults = traffic.faults();
         let first = faults.first().map(|fault| fault.said().to_owned()).unwrap_or_default();
-        story.say(format!("  {} {} flows broke: {first}; they are opened again", story.style().bad("✗"), faults.len()));
+        story.say(format!(
+            "  {} {} of {flows} flows broke, as they must when an end of theirs dies: {first}",
+            story.style().bad("✗"),
+            faults.len().min(flows as usize)
+        ));
         drop(running);
-        sleep(AWAY).await;
+        link_again(fleet, story, listener).await?;
+        story.say(format!("  {} the link carries again, and {flows} flows are opened", story.style().good("✓")));
     }
+}
+
+/// Waits until the link carries bytes; restarts what ends meanwhile.
+async fn link_again(fleet: &mut Fleet, story: &Story, listener: &Arc<TcpListener>) -> Result<(), Failure> {
+    let nothing = Traffic::new(0, 0);
+    let serving = tokio::spawn(target::serve(Arc::clone(listener), Arc::clone(&nothing)));
+    let address = (Ipv4Addr::LOCALHOST, fleet.link_port).into();
+    while traffic::probe(address, AWAY).await.is_err() {
+        let ended = fleet.ended();
+        if ended.is_empty() {
+            sleep(LOOK_EVERY).await;
+        } else {
+            back(fleet, story, &nothing, ended).await?;
+        }
+    }
+    serving.abort();
+    Ok(())
 }
 
 async fn back(
@@ -57,13 +83,18 @@ async fn back(
     let style = story.style();
     let died = Instant::now();
     for (name, status) in &ended {
-        story.say(format!("  {} {} has ended: {status}", style.bad("✗"), style.heading(name)));
+        let again = AWAY.as_secs();
+        story.say(format!(
+            "  {} {} has ended ({status}); in {again} s it is started again",
+            style.bad("✗"),
+            style.heading(name)
+        ));
     }
     sleep(AWAY).await;
     for (name, _) in &ended {
         fleet.start(name)?;
         if fleet.member(name)?.role == Role::Node {
-            // It is the end of its own flows; its log says when it is up.
+            // Whether it carries again is seen by the link.
             story.say(format!("  {} {name} is started again", style.good("✓")));
             continue;
         }
