@@ -147,6 +147,13 @@ impl Ring {
         None
     }
 
+    /// The newest datagram, without the room for its header.
+    #[must_use]
+    pub fn newest(&self) -> Option<&[u8]> {
+        let entry = self.entries.back()?;
+        entry.data.chunks(entry.stride.max(1)).next_back()?.get(HEADER_BYTES..)
+    }
+
     /// What [`Ring::next_pending`] returned has been sent.
     pub const fn advance(&mut self) {
         self.pending = self.pending.saturating_sub(1);
@@ -207,6 +214,17 @@ mod tests {
             assert!(ring.bytes() <= RING_BYTES_MAX);
         }
         assert_eq!(forgotten + ring.pending().0, 100_000);
+    }
+
+    #[test]
+    fn the_newest_datagram_comes_without_its_header() {
+        let mut ring = Ring::default();
+        assert_eq!(ring.newest(), None);
+        ring.push(entry(1, 0, 1), false);
+        let mut last = entry(2, 0, 3);
+        last.data.truncate(2 * last.stride + HEADER_BYTES + 7);
+        ring.push(last, false);
+        assert_eq!(ring.newest(), Some(&[2; 7][..]));
     }
 
     #[test]

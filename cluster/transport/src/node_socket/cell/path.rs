@@ -260,6 +260,20 @@ impl Inner {
         self.scratch.resize(HEADER_BYTES + (bytes as usize).max(PROBE_BODY_BYTES), 0);
         // A full socket loses it, as the network may.
         let _ = self.common.socket.try_send(&single(address, &self.scratch));
+        if self.circuit.stranded() && self.key.is_some() {
+            self.knock(relay, address);
+        }
+    }
+
+    /// Sends the newest datagram again: a peer that has restarted cannot answer probes by the circuit's key, but QUIC
+    /// answers what it does not know by a reset, so that the circuit is dialled anew instead of waiting for nobody.
+    fn knock(&mut self, relay: NodeId, address: SocketAddr) {
+        let Some(header) = self.header(PacketType::Data, relay, self.circuit.path()) else { return };
+        let Some(packet) = self.ring.newest() else { return };
+        self.scratch.clear();
+        self.scratch.extend_from_slice(&header.encode());
+        self.scratch.extend_from_slice(packet);
+        let _ = self.common.socket.try_send(&single(address, &self.scratch));
     }
 
     /// Turns a probe into its echo and sends it back.
@@ -291,9 +305,10 @@ impl Inner {
         let after_silence = header.flags & FLAG_AFTER_SILENCE != 0;
         let present = self.circuit.path();
         let Some(key) = &self.key else {
-            // Before there is a key the dialling end's data shows its relay.
-            let plain = header.generation == 0 && header.packet_type == PacketType::Data;
-            return plain.then_some(Path { relay: Some(relay), generation: Generation(0), after_silence: false });
+            // Before there is a key the other end's data shows its relay, be it a handshake or a circuit of before this
+            // end's restart.
+            let data = header.packet_type == PacketType::Data;
+            return data.then_some(Path { relay: Some(relay), generation: Generation(0), after_silence: false });
         };
         let generation = expand_generation(present.generation, header.generation);
         if generation.0 == 0 || generation < present.generation {
