@@ -104,7 +104,7 @@ impl RaftLog {
 
     fn note(&self, vote: &Vote) {
         let record = types::vote_record(vote);
-        if let Some(observer) = &self.observer {
+        if let Some(observer) = self.observer.as_ref().filter(|_| !record.granted) {
             observer.on_vote(self.me, record.term, record.node);
         }
         if record.granted {
