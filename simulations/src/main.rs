@@ -1,8 +1,8 @@
 //! The deterministic simulation on the command line: one seed, many seeds, a seed replayed, a seed compared with itself.
 
 use std::{
-    fs,
-    io::{self, Write},
+    fmt, fs,
+    io::{self, Write as _},
     process::{Command, ExitCode},
 };
 
@@ -10,12 +10,13 @@ use clap::{Parser, Subcommand};
 use postroad_simulations::{
     planted::Planted,
     report::{Report, replay},
-    run::run,
+    run::{age, run},
     scenario::Scenario,
     shrink::shrink,
     sweep::sweep,
     trace::difference,
 };
+use tracing_subscriber::fmt::{format::Writer, time::FormatTime};
 
 /// Whole clusters in one deterministic world: one seed is one world.
 #[derive(Parser)]
@@ -69,9 +70,19 @@ struct Options {
     calm: bool,
 }
 
+/// Logs show the time of the world that they come from.
+struct VirtualTime;
+
+impl FormatTime for VirtualTime {
+    fn format_time(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        write!(writer, "{:>10.3}", age().as_secs_f64() * 1e3)
+    }
+}
+
 fn main() -> ExitCode {
-    let logs = tracing_subscriber::EnvFilter::from_default_env();
-    tracing_subscriber::fmt().with_env_filter(logs).with_writer(io::stderr).without_time().init();
+    // Nodes that crash complain of their disks; what matters is in the reports.
+    let logs = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "off".into());
+    tracing_subscriber::fmt().with_env_filter(logs).with_writer(io::stderr).with_timer(VirtualTime).init();
     let done = match Arguments::parse().verb {
         Verb::Run { seed, options } => scenario(seed, options).map(|it| show(&run(&it, false))),
         Verb::Replay { what, options } => read(&what, options).and_then(|it| replayed(&it)),

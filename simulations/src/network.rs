@@ -89,6 +89,8 @@ pub(crate) struct Inner {
     incarnations: BTreeMap<Host, u64>,
     post: BTreeMap<(Instant, u64), Parcel>,
     sent: u64,
+    /// When the post looks again by itself.
+    wakes_at: Option<Instant>,
     udp: BTreeMap<SocketAddr, udp::Port>,
     tcp: BTreeMap<SocketAddr, tcp::Door>,
     pipes: BTreeMap<Host, Vec<tcp::WeakPipe>>,
@@ -126,6 +128,7 @@ impl Fabric {
             incarnations: BTreeMap::new(),
             post: BTreeMap::new(),
             sent: 0,
+            wakes_at: None,
             udp: BTreeMap::new(),
             tcp: BTreeMap::new(),
             pipes: BTreeMap::new(),
@@ -207,7 +210,11 @@ impl Fabric {
     /// Carries packets for as long as it is polled.
     pub async fn run(self) {
         loop {
-            let next = self.lock().post.keys().next().map(|(due, _)| *due);
+            let next = {
+                let mut inner = self.lock();
+                inner.wakes_at = inner.post.keys().next().map(|(due, _)| *due);
+                inner.wakes_at
+            };
             tokio::select! {
                 biased;
                 () = self.posted.notified() => {}
@@ -260,9 +267,10 @@ impl Inner {
         self.post.insert((due, self.sent), parcel);
     }
 
-    /// Sends equal segments; those that survive go on together. Returns whether the post must look again.
-    fn send(&mut self, from: SocketAddr, to: SocketAddr, contents: &[u8], stride: usize) {
-        let (Some(source), Some(target)) = (Host::of(from.ip()), Host::of(to.ip())) else { return };
+    /// Sends equal segments; those that survive go on together. Returns whether the post must look earlier than it
+    /// would by itself.
+    fn send(&mut self, from: SocketAddr, to: SocketAddr, contents: &[u8], stride: usize) -> bool {
+        let (Some(source), Some(target)) = (Host::of(from.ip()), Host::of(to.ip())) else { return false };
         let condition = self.condition(source, target);
         let now = Instant::now();
         let begin = self.paused_until.get(&source).copied().filter(|end| *end > now).unwrap_or(now);
@@ -281,6 +289,8 @@ impl Inner {
             }
         }
         self.dispatch(begin, &condition, (source, target), from, to, &survivors, stride);
+        let first = self.post.keys().next().map(|(due, _)| *due);
+        first.is_some_and(|first| self.wakes_at.is_none_or(|wakes| first < wakes))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the pieces of one packet, used once")]

@@ -3,6 +3,7 @@
 mod panics;
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     sync::{
         Arc,
@@ -52,10 +53,10 @@ const CONVERGE_WITHIN: Duration = Duration::from_secs(60);
 const END_WITHIN: Duration = Duration::from_secs(20);
 
 /// How often the checks look.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How often somebody changes something.
-const COMMAND_EVERY: Duration = Duration::from_secs(2);
+const COMMAND_EVERY: Duration = Duration::from_secs(3);
 
 /// How long a node may take to stop in order.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
@@ -78,6 +79,16 @@ pub fn run(scenario: &Scenario, keeps: bool) -> Report {
     ended.unwrap_or_else(|error| Report::broken(scenario.clone(), format!("the world broke: {error}")))
 }
 
+thread_local! {
+    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// How long the world of this thread has lasted; nothing on other threads.
+#[must_use]
+pub fn age() -> Duration {
+    BEGAN.get().map_or(Duration::ZERO, |began| began.elapsed())
+}
+
 fn in_thread(scenario: Scenario, keeps: bool) -> Report {
     #[expect(clippy::disallowed_methods, reason = "the speed of a world is measured in real time")]
     let real = std::time::Instant::now();
@@ -88,6 +99,7 @@ fn in_thread(scenario: Scenario, keeps: bool) -> Report {
         Err(error) => return Report::broken(scenario, format!("no runtime: {error}")),
     };
     let mut report = runtime.block_on(async {
+        BEGAN.set(Some(Instant::now()));
         let mut life = Life::new(scenario, keeps);
         let result = life.live().await;
         life.findings.expect("world", result);

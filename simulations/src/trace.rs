@@ -62,19 +62,20 @@ impl Trace {
     /// Notes that something happens now.
     pub fn note(&self, what: fmt::Arguments<'_>) {
         let mut inner = self.lock();
-        let at = Instant::now().duration_since(inner.began);
-        inner.line(format_args!("{:>10.3} {what}", at.as_secs_f64() * 1e3));
+        let at_us = Instant::now().duration_since(inner.began).as_micros();
+        inner.line(format_args!("{:>7}.{:03} {what}", at_us / 1_000, at_us % 1_000));
     }
 
     /// Notes a datagram.
     pub fn datagram(&self, at: Instant, from: SocketAddr, to: SocketAddr, bytes: usize, lost: bool) {
         let mut inner = self.lock();
-        let at = at.duration_since(inner.began);
+        let at_us = at.duration_since(inner.began).as_micros();
         let end = |address: SocketAddr| Host::of(address.ip()).map_or(0, |host| host.0);
         let (source, target, word) = (end(from), end(to), if lost { "lost" } else { "sent" });
         inner.line(format_args!(
-            "{:>10.3} h{source}:{} -> h{target}:{} {bytes} {word}",
-            at.as_secs_f64() * 1e3,
+            "{:>7}.{:03} h{source}:{} -> h{target}:{} {bytes} {word}",
+            at_us / 1_000,
+            at_us % 1_000,
             from.port(),
             to.port()
         ));

@@ -113,9 +113,11 @@ impl TcpRead for ReadHalf {
             return if state.ended { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
         }
         let count = buffer.len().min(state.bytes.len());
-        for (slot, byte) in buffer.iter_mut().zip(state.bytes.drain(..count)) {
-            *slot = byte;
-        }
+        let (first, second) = state.bytes.as_slices();
+        let whole = count.min(first.len());
+        buffer[..whole].copy_from_slice(&first[..whole]);
+        buffer[whole..count].copy_from_slice(&second[..count - whole]);
+        state.bytes.drain(..count);
         let writer = state.writer.take();
         drop(state);
         if let Some(writer) = writer {

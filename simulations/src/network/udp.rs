@@ -64,9 +64,11 @@ impl UdpSocket for SimUdpSocket {
         self.network.check(&inner)?;
         let stride = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
         let to = SocketAddr::new(transmit.destination.ip().to_canonical(), transmit.destination.port());
-        inner.send(self.address, to, transmit.contents, stride);
+        let earlier = inner.send(self.address, to, transmit.contents, stride);
         drop(inner);
-        self.network.fabric.posted.notify_one();
+        if earlier {
+            self.network.fabric.posted.notify_one();
+        }
         Ok(())
     }
 
