@@ -158,7 +158,7 @@ fn ending(report: &Report, story: &Story) -> String {
     let back = report.download.sent_sha256.as_deref().map_or("", |hash| &hash[..12]);
     format!(
         "  {} {} each way in {}: both ends hash the same ({hash}…, {back}…)\n  \
-         {} {} messages answered in order, {} flows ended cleanly, longest stall {} ms; {} in all",
+         {} {} messages answered in order, {} flows ended cleanly, longest stall of all {} ms; {} in all",
         story.style().good("✓"),
         relative::bytes(report.upload.bytes),
         seconds(report.transfer_took),

@@ -292,7 +292,7 @@ impl Fleet {
         match self.ended().first() {
             None => Ok(()),
             Some((name, status)) => {
-                let message = format!("the node {name} ended by itself: {status}");
+                let message = format!("the node {name} has ended unexpectedly ({status})");
                 Err(self.blame(Failure::failed("DEMO_NODE_ENDED", message), name))
             }
         }

@@ -96,7 +96,7 @@ pub async fn show(
     let traffic = Traffic::new(options.transfer_bytes, options.flows);
     let mut running = Running::start(Arc::clone(&traffic), fleet.link_port, listener, story);
     story.say(format!(
-        "  {} go each way, and {} flows exchange 100 bytes every {} ms",
+        "  {} go each way, held back until two relays have died, and {} flows exchange 100 bytes every {} ms",
         relative::bytes(options.transfer_bytes),
         options.flows,
         traffic::CHAT_EVERY.as_millis()
