@@ -111,14 +111,11 @@ fn scenario(seed: u64, options: Options) -> Result<Scenario, String> {
 }
 
 fn read(what: &str, options: Options) -> Result<Scenario, String> {
-    match what.parse() {
-        Ok(seed) => scenario(seed, options),
-        Err(_) => {
-            #[expect(clippy::disallowed_methods, reason = "the file is the user's, not a node's")]
-            let text = fs::read_to_string(what).map_err(|error| format!("{what}: {error}"))?;
-            Scenario::read(&text).map_err(|error| format!("{what}: {error}"))
-        }
+    if let Ok(seed) = what.parse() {
+        return scenario(seed, options);
     }
+    let text = fs::read_to_string(what).map_err(|error| format!("{what}: {error}"))?;
+    Scenario::read(&text).map_err(|error| format!("{what}: {error}"))
 }
 
 fn show(report: &Report) -> bool {

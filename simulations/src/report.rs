@@ -11,7 +11,7 @@ pub struct Report {
     pub scenario: Scenario,
     /// How long the world lasted.
     pub lasted: Duration,
-    /// How long that took.
+    /// How much of a processor that took.
     pub took: Duration,
     /// What happened.
     pub traced: Traced,
@@ -56,7 +56,7 @@ impl Report {
         self.findings.is_empty()
     }
 
-    /// Virtual seconds a second.
+    /// Virtual seconds a second of processor.
     #[must_use]
     pub fn speed(&self) -> f64 {
         self.lasted.as_secs_f64() / self.took.as_secs_f64().max(1e-9)
@@ -96,7 +96,8 @@ impl fmt::Display for Report {
 pub fn replay(scenario: &Scenario) -> String {
     let (features, planted) = match scenario.planted {
         Some(planted) => {
-            let name = clap::ValueEnum::to_possible_value(&planted).map_or_else(String::new, |it| it.get_name().to_owned());
+            let name =
+                clap::ValueEnum::to_possible_value(&planted).map_or_else(String::new, |it| it.get_name().to_owned());
             (" --features planted", format!(" --planted {name}"))
         }
         None => ("", String::new()),

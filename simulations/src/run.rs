@@ -43,11 +43,11 @@ use crate::{
 };
 
 /// How long a world may take to stand at its beginning.
-const STAND_WITHIN: Duration = Duration::from_secs(60);
+const STAND_WITHIN: Duration = Duration::from_mins(1);
 
 /// How long a world may take to be well again once nothing is wrong any more: the longest retry of anything is 15 s,
 /// and some follow each other.
-const CONVERGE_WITHIN: Duration = Duration::from_secs(60);
+const CONVERGE_WITHIN: Duration = Duration::from_mins(1);
 
 /// How long flows may take to end after their consumers have closed them.
 const END_WITHIN: Duration = Duration::from_secs(20);
@@ -90,8 +90,6 @@ pub fn age() -> Duration {
 }
 
 fn in_thread(scenario: Scenario, keeps: bool) -> Report {
-    #[expect(clippy::disallowed_methods, reason = "the speed of a world is measured in real time")]
-    let real = std::time::Instant::now();
     panics::watch();
     planted::plant(scenario.planted);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build() {
@@ -108,8 +106,14 @@ fn in_thread(scenario: Scenario, keeps: bool) -> Report {
         }
         life.report()
     });
-    report.took = real.elapsed();
+    report.took = processor_time();
     report
+}
+
+/// What this thread, which is one world, has had of the processor: a busy machine makes no world slower.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
 /// What is to happen next.
@@ -292,7 +296,8 @@ impl Life {
         let (seed, start) = (self.world.rng.random::<u64>(), self.world.rng.random_range(0..self.world.machines.len()));
         let count = self.world.machines.len();
         let order = (0..count).map(|step| (start + step) % count);
-        let node = order.filter_map(|index| self.world.machines[index].node.as_ref()).find(|node| node.service().is_some());
+        let node =
+            order.filter_map(|index| self.world.machines[index].node.as_ref()).find(|node| node.service().is_some());
         let Some((node, service)) = node.and_then(|node| Some((node, Arc::clone(node.service()?)))) else { return };
         let secret = JoinSecret::generate(&SimEntropy::new(seed));
         let token = secret.id();

@@ -71,7 +71,8 @@ impl Scenario {
     /// # Errors
     /// What is wrong with it, with line and column.
     pub fn read(text: &str) -> Result<Self, String> {
-        let scenario: Self = serde_json::from_str(text).map_err(|error| format!("the scenario cannot be read: {error}"))?;
+        let scenario: Self =
+            serde_json::from_str(text).map_err(|error| format!("the scenario cannot be read: {error}"))?;
         if scenario.seconds > 3_600 || scenario.flows > 1_000 || scenario.faults.len() > 1_000 {
             return Err("a scenario has at most 3600 seconds, 1000 flows and 1000 faults".to_owned());
         }
@@ -95,7 +96,8 @@ mod tests {
             assert!(scenario.faults.is_sorted_by_key(|timed| timed.at_ms));
         }
         assert!(Scenario::read("{").unwrap_err().contains("line 1"));
-        let stranger = r#"{"seed":1,"seconds":60,"flows":1,"faults":[{"at_ms":1,"fault":{"pause":{"host":9,"for_ms":1}}}]}"#;
+        let stranger =
+            r#"{"seed":1,"seconds":60,"flows":1,"faults":[{"at_ms":1,"fault":{"pause":{"host":9,"for_ms":1}}}]}"#;
         assert!(Scenario::read(stranger).unwrap_err().contains("host beyond 4"));
     }
 }

@@ -105,6 +105,8 @@ impl Relay {
         if crate::planted::goodbyes_unguarded() {
             if let Some(known) = self.connections.get_mut(&old) {
                 known.session = None;
+                let node = known.node;
+                self.channels_end(node, &reason, effects);
             }
             return;
         }

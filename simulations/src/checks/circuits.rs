@@ -13,7 +13,8 @@ pub fn look(world: &World, findings: &Findings) {
             let overtaken = status.counters.overtaken;
             if overtaken > 0 {
                 let (name, peer) = (&machine.name, key.peer);
-                findings.add("circuits", format!("{name} sent new packets to {peer} before those that wait in its ring"));
+                findings
+                    .add("circuits", format!("{name} sent new packets to {peer} before those that wait in its ring"));
             }
         }
     }

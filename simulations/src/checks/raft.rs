@@ -95,17 +95,23 @@ impl RaftCheck {
             }
         }
         drop(seen);
-        wrong.into_iter().for_each(|what| self.wrong(what));
+        for what in wrong {
+            self.wrong(what);
+        }
     }
 }
 
 impl Observer for RaftCheck {
     fn on_apply(&self, node: NodeId, entry: &AppliedEntry) {
-        self.trace.note(format_args!("{node} applies {} of term {}: {:016x}", entry.index, entry.term, entry.state_hash));
+        self.trace
+            .note(format_args!("{node} applies {} of term {}: {:016x}", entry.index, entry.term, entry.state_hash));
         let known = *self.seen().entries.entry(entry.index).or_insert((entry.term, entry.entry_hash));
         if known != (entry.term, entry.entry_hash) {
             let (index, term) = (entry.index, entry.term);
-            self.wrong(format!("{node} applied another entry {index} (term {term}) than another member (term {})", known.0));
+            self.wrong(format!(
+                "{node} applied another entry {index} (term {term}) than another member (term {})",
+                known.0
+            ));
         }
         self.state_at(node, entry);
     }
@@ -126,7 +132,9 @@ impl Observer for RaftCheck {
     fn on_vote(&self, node: NodeId, term: u64, candidate: NodeId) {
         self.trace.note(format_args!("{node} votes for {candidate} in term {term}"));
         let known = self.seen().votes.insert(node, (term, candidate));
-        if let Some((before, other)) = known.filter(|(before, other)| *before > term || (*before == term && *other != candidate)) {
+        if let Some((before, other)) =
+            known.filter(|(before, other)| *before > term || (*before == term && *other != candidate))
+        {
             self.wrong(format!("{node} votes for {candidate} in term {term} after {other} in term {before}"));
         }
         // Nobody waits for an election fault if the receiver is gone.

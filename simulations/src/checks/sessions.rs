@@ -51,7 +51,8 @@ pub fn missing(world: &World) -> BTreeSet<(NodeId, NodeId, LinkId)> {
             }
             for (link, endpoint) in &session.endpoints {
                 let held = service.registrations.get(link);
-                let registered = held.is_some_and(|held| held.node == node && Some(held.generation) >= endpoint.registered);
+                let registered =
+                    held.is_some_and(|held| held.node == node && Some(held.generation) >= endpoint.registered);
                 if endpoint.registered.is_some() && !registered {
                     missing.insert((relay, node, *link));
                 }
@@ -83,7 +84,10 @@ impl SessionCheck {
             let since = *self.since.entry(key).or_insert_with(Instant::now);
             if since.elapsed() > DIFFER_MAX {
                 let (relay, node, link) = key;
-                findings.add(CHECK, format!("{relay} lost the registration of {link}, though the session of {node} stands"));
+                findings.add(
+                    CHECK,
+                    format!("{relay} lost the registration of {link}, though the session of {node} stands"),
+                );
             }
         }
     }

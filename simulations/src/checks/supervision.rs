@@ -24,8 +24,10 @@ pub fn look(world: &World, findings: &Findings) {
 /// # Errors
 /// The first that is not.
 pub fn judge(actors: &[ActorView]) -> Result<(), String> {
-    let children: BTreeSet<(&str, &str)> =
-        actors.iter().flat_map(|actor| actor.children.iter().map(|child| (actor.path.as_str(), child.as_str()))).collect();
+    let children: BTreeSet<(&str, &str)> = actors
+        .iter()
+        .flat_map(|actor| actor.children.iter().map(|child| (actor.path.as_str(), child.as_str())))
+        .collect();
     for actor in actors {
         let path = &actor.path;
         if let Some(supervisor) = &actor.supervisor
@@ -34,7 +36,9 @@ pub fn judge(actors: &[ActorView]) -> Result<(), String> {
         {
             return Err(format!("{path} is an orphan: {supervisor} does not know it"));
         }
-        if let Some(error) = actor.error.as_ref().filter(|_| matches!(actor.status, Status::Failed | Status::Restarting)) {
+        if let Some(error) =
+            actor.error.as_ref().filter(|_| matches!(actor.status, Status::Failed | Status::Restarting))
+        {
             return Err(format!("{path} failed: {error}"));
         }
         if let Some(last) = actor.history.last() {

@@ -71,7 +71,7 @@ pub struct Plan {
 }
 
 /// 64 kbit/s a little at a time.
-const STEADY: Pace = Pace { bytes: 800, every: Duration::from_millis(100) };
+const STEADY: Pace = Pace { bytes: 1_600, every: Duration::from_millis(200) };
 /// 64 kbit/s in bursts of some twenty packets and more.
 const BURSTS: Pace = Pace { bytes: 40_000, every: Duration::from_secs(5) };
 /// What goes the other way: questions and confirmations.
@@ -195,7 +195,7 @@ impl Flow {
         }
     }
 
-    /// SplitMix64 of the flow, the direction and the place: any byte that is lost, repeated or moved shows.
+    /// `SplitMix64` of the flow, the direction and the place: any byte that is lost, repeated or moved shows.
     fn word(&self, direction: Direction, place: u64) -> u64 {
         let mut bits = (self.number << 1 | direction as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ place;
         bits = bits.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -214,7 +214,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn content_is_the_same_in_any_pieces_and_differs_by_place_flow_and_direction() {
         let plan = Plan::draw(1, &mut StdRng::seed_from_u64(1));
-        let (one, two) = (Flow::new(1, 0, super::super::ROUTES[0], plan), Flow::new(2, 0, super::super::ROUTES[0], plan));
+        let (one, two) =
+            (Flow::new(1, 0, super::super::ROUTES[0], plan), Flow::new(2, 0, super::super::ROUTES[0], plan));
         let mut whole = [0; 100];
         one.fill(Direction::Up, 0, &mut whole);
         for cut in 1..100 {
