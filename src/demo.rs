@@ -51,6 +51,8 @@ pub struct Options {
     pub transfer_bytes: u64,
     /// How many chatty flows there are.
     pub flows: u64,
+    /// How many times the relay in use is killed.
+    pub deaths: u32,
 }
 
 /// Runs the demonstration from its directory to its last word.

@@ -30,6 +30,9 @@ pub struct Command {
     /// How many chatty flows there are
     #[arg(long, hide = true, value_name = "COUNT", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=500))]
     flows: u64,
+    /// How many times the relay in use is killed
+    #[arg(long, hide = true, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    deaths: u32,
 }
 
 impl Command {
@@ -38,8 +41,13 @@ impl Command {
     /// # Errors
     /// What was not as it must be.
     pub fn run(&self, context: &Context) -> Result<Output, Failure> {
-        let options =
-            Options { once: self.once, keep: self.keep, transfer_bytes: self.transfer_mib << 20, flows: self.flows };
+        let options = Options {
+            once: self.once,
+            keep: self.keep,
+            transfer_bytes: self.transfer_mib << 20,
+            flows: self.flows,
+            deaths: self.deaths,
+        };
         demo::run(&options, &Story::new(context.style, context.global.json))
     }
 }

@@ -36,8 +36,6 @@ const TRANSFER_WITHIN: Duration = Duration::from_mins(2);
 const END_WITHIN: Duration = Duration::from_secs(15);
 /// The time between two looks at the traffic.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How many relays die.
-const DEATHS: usize = 2;
 
 /// Everything that runs while traffic runs; it ends when this is dropped.
 #[derive(Debug)]
@@ -102,7 +100,7 @@ pub async fn show(
         traffic::CHAT_EVERY.as_millis()
     ));
     let mut events = Vec::new();
-    for _ in 0..DEATHS {
+    for _ in 0..options.deaths {
         watch(fleet, &traffic, QUIET).await?;
         events.push(death(fleet, story, &traffic).await?);
     }
