@@ -22,8 +22,8 @@ const LOCK_FILE: &str = "lock";
 pub struct DataDirectory {
     path: PathBuf,
     directory: File,
-    /// The lock goes when this closes.
-    _lock: File,
+    /// The lock goes with this.
+    _lock: Lock,
 }
 
 /// Why a data directory was not opened.
@@ -270,8 +270,20 @@ fn check_files(directory: &Path) -> Result<(), DiskError> {
     Ok(())
 }
 
+/// A held lock. It is let go of by name and not by closing: a process that is just being started shares the open file
+/// until it runs its own program, and would hold the lock that long.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing does the same, a moment later.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
 /// Takes the lock and leaves our process id in it for whoever comes second.
-fn lock(directory: &Path) -> Result<File, DiskError> {
+fn lock(directory: &Path) -> Result<Lock, DiskError> {
     let path = directory.join(LOCK_FILE);
     let failed = |tried, error| DiskError::System { tried, path: path.clone(), error };
     let mut file = OpenOptions::new()
@@ -294,5 +306,5 @@ fn lock(directory: &Path) -> Result<File, DiskError> {
     file.set_len(0)
         .and_then(|()| writeln!(file, "{}", std::process::id()))
         .map_err(|error| failed("write lock file", error))?;
-    Ok(file)
+    Ok(Lock(file))
 }
