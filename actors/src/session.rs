@@ -174,6 +174,12 @@ fn answer(fabric: &Fabric, relay: NodeId, request: RelayRequest) -> RelayRespons
     };
     match request {
         RelayRequest::Ping { .. } => RelayResponse::Done,
+        // The socket needs the session's address; the relay offers again when the peer asks again.
+        RelayRequest::ChannelOffer { .. } if fabric.session(relay).is_none() => {
+            let message = "this node's session has not been welcomed yet";
+            let hint = "It is tried again by itself";
+            RelayResponse::Refused(postroad_cluster::command::Refusal::new("SESSION_EARLY", message, hint))
+        }
         RelayRequest::ChannelOffer { circuit, peer, token_out, token_in } => {
             let tokens = peer::Tokens { outgoing: token_out, incoming: token_in };
             to_peer(peer, peer::Event::ChannelOffered { relay, circuit, tokens })

@@ -352,7 +352,8 @@ impl Peer {
     }
 
     fn offered(&mut self, relay: NodeId, circuit: CircuitId, tokens: Tokens, effects: &mut Vec<Effect>) {
-        if self.dials() || !self.relays.contains_key(&relay) {
+        // The relay may be ahead of the news that its session stands; with the session, the channel goes again.
+        if self.dials() {
             return;
         }
         if !self.circuits.contains_key(&circuit) {
@@ -582,6 +583,16 @@ mod tests {
         assert_eq!(on(&mut peer, Event::Stranded { circuit, wait_ms: 60_000 }), wait, "and starts anew");
         let effects = on(&mut peer, Event::Timer(Timer::Stranded(circuit)));
         assert!(effects.iter().any(|effect| matches!(effect, Effect::CircuitRemove { .. })), "{effects:?}");
+    }
+
+    #[test]
+    fn an_offer_that_is_ahead_of_its_session_is_taken() {
+        let mut peer = Peer::new(NodeId(2), NodeId(1));
+        let offer = Event::ChannelOffered { relay: RELAY, circuit: CircuitId(1), tokens: TOKENS };
+        assert!(matches!(on(&mut peer, offer)[..], [Effect::CircuitAdd { .. }, Effect::ChannelAdd { .. }]));
+        assert_eq!(on(&mut peer, Event::RelayUp { relay: RELAY }), []);
+        let removed = [Effect::ChannelRemove { relay: RELAY, circuit: CircuitId(1) }];
+        assert_eq!(on(&mut peer, Event::RelayDown { relay: RELAY }), removed);
     }
 
     #[test]
