@@ -401,6 +401,12 @@ impl Peer {
 
     fn closed(&mut self, turn: Turn, circuit: CircuitId, reason: &str, effects: &mut Vec<Effect>) {
         self.last_end = Some(reason.to_owned());
+        if let Some(known) = self.circuits.get(&circuit).filter(|_| !self.dials()) {
+            // The dialling end may go on with this circuit: it must hear that its channels lead nowhere any more.
+            for relay in &known.channels {
+                effects.push(Effect::ChannelClose { relay: *relay, circuit });
+            }
+        }
         self.remove(circuit, reason, effects);
         if self.dials() {
             let relays: Vec<NodeId> = self.relays.keys().copied().collect();
@@ -583,6 +589,21 @@ mod tests {
         assert_eq!(on(&mut peer, Event::Stranded { circuit, wait_ms: 60_000 }), wait, "and starts anew");
         let effects = on(&mut peer, Event::Timer(Timer::Stranded(circuit)));
         assert!(effects.iter().any(|effect| matches!(effect, Effect::CircuitRemove { .. })), "{effects:?}");
+    }
+
+    // A dial that was given up at its beginning leaves a connection here that is reset later.
+    #[test]
+    fn the_higher_node_tells_relays_of_a_circuit_that_ended_here_alone() {
+        let mut peer = Peer::new(NodeId(2), NodeId(1));
+        on(&mut peer, Event::RelayUp { relay: RELAY });
+        let circuit = CircuitId(1);
+        on(&mut peer, Event::ChannelOffered { relay: RELAY, circuit, tokens: TOKENS });
+        on(&mut peer, Event::Connected { circuit, connection: 5 });
+        let effects = on(&mut peer, Event::Closed { circuit, connection: 5, reason: "reset".into() });
+        assert_eq!(effects[0], Effect::ChannelClose { relay: RELAY, circuit });
+        assert!(effects.iter().any(|effect| matches!(effect, Effect::Down { .. })));
+        let offer = Event::ChannelOffered { relay: RELAY, circuit, tokens: TOKENS };
+        assert!(matches!(on(&mut peer, offer)[..], [Effect::CircuitAdd { .. }, Effect::ChannelAdd { .. }]));
     }
 
     #[test]
