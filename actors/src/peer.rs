@@ -165,7 +165,11 @@ impl PeerPerformer {
 
     fn up(&mut self, circuit: CircuitId, number: u64, me: &Me) {
         let Some(connection) = self.fabric.connections().get(number) else { return };
-        self.connections.insert(circuit, number);
+        let before = self.connections.insert(circuit, number).filter(|before| *before != number);
+        if let Some(before) = before.and_then(|before| self.fabric.connections().remove(before)) {
+            // A dial that the peer gave up had succeeded here: flows that wait on it would wait for nobody.
+            before.close(CloseCode::Done, "the peer dialled the circuit again");
+        }
         tracing::info!(peer = %self.peer, %circuit, "circuit stands");
         self.fabric.circuit_up(self.peer, self.key(circuit), connection.clone());
         let (fabric, back) = (Arc::clone(&self.fabric), me.clone());

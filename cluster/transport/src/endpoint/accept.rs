@@ -154,7 +154,8 @@ async fn shake(
         None => incoming.accept(),
         Some(of) => {
             let Some(transport) = of(incoming.remote_address()) else {
-                incoming.refuse();
+                // Not answered: what comes here is a handshake of ours that was given up, and reads as a new one by luck.
+                incoming.ignore();
                 return Err(("REFUSED".to_owned(), "nothing is served to this address".to_owned()));
             };
             let mut config = shared.server.clone();
