@@ -147,7 +147,8 @@ fn many(first: u64, count: u64, options: Options) -> Result<bool, String> {
         }
         report.is_good()
     });
-    println!("{seeds} seeds, {lasted:.0} virtual seconds, {:.1} a second on each core", lasted / f64::max(took, 1e-9));
+    let speed = lasted / f64::max(took, 1e-9);
+    println!("{seeds} seeds, {lasted:.0} virtual seconds, {speed:.1} a second of each processor");
     let Some(report) = bad else { return Ok(true) };
     println!("making seed {} smaller", report.scenario.seed);
     let least = shrink(&report, |scenario| println!("  still fails with {} faults", scenario.faults.len()));

@@ -38,7 +38,6 @@ fn least(whole: &Scenario, mut fails: impl FnMut(&Scenario) -> bool, show: &mut 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::faults::Fault;
 
     #[test]
     fn what_does_not_matter_is_left_out() {
@@ -62,6 +61,5 @@ mod tests {
             &mut |_| {},
         );
         assert_eq!((runs, least.faults.len()), (TRIES_MAX, 60));
-        assert!(matches!(least.faults[0].fault, Fault::Loss { .. } | _));
     }
 }
