@@ -1,5 +1,6 @@
 //! What Postroad decides: behaviors, the state machine and the messages, as pure functions over plain data.
 
+pub mod balancer;
 pub mod behavior;
 pub mod circuit;
 pub mod command;
