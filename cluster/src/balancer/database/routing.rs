@@ -177,7 +177,8 @@ mod tests {
     #[test]
     fn reads_go_to_the_least_load_and_ties_in_turn() {
         let routing = routing(vec![reader("a", 0, 0, 100), reader("b", 0, 0, 100), reader("c", 2, 0, 100)]);
-        let table: &[(&[(&str, u64)], Option<&str>, &str)] = &[
+        type Case = (&'static [(&'static str, u64)], Option<&'static str>, &'static str);
+        let table: &[Case] = &[
             (&[], None, "a"),
             (&[], Some("a"), "b"),
             (&[], Some("b"), "a"),

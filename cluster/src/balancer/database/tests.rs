@@ -33,10 +33,12 @@ fn answer(node: &str, role: Role, epoch: u64) -> Answer {
     }
 }
 
+#[allow(clippy::unnecessary_wraps, reason = "an outcome is what tables hold")]
 fn primary(node: &str, epoch: u64) -> Outcome {
     Ok(answer(node, Role::Primary, epoch))
 }
 
+#[allow(clippy::unnecessary_wraps, reason = "an outcome is what tables hold")]
 fn secondary(node: &str, epoch: u64) -> Outcome {
     Ok(answer(node, Role::Secondary, epoch))
 }
@@ -73,6 +75,7 @@ fn readers(balancer: &Database) -> Vec<&str> {
     balancer.routing.readers.iter().map(|reader| reader.target.node.as_str()).collect()
 }
 
+#[allow(clippy::option_option, reason = "whether, and all but whom")]
 fn closed(effects: &[Effect]) -> Option<Option<&str>> {
     effects.iter().find_map(|effect| match effect {
         Effect::CloseWrites { but, .. } => Some(but.as_deref()),
@@ -106,7 +109,8 @@ fn the_primary_is_healthy_announces_writes_and_bears_the_highest_epoch() {
     let stranger = |node: &str| Ok(Answer { identity: "x".into(), ..answer(node, Role::Primary, 9) });
     let foreign = |node: &str| Ok(Answer { cluster: Some("8".into()), ..answer(node, Role::Secondary, 1) });
     let names = |nodes: &[&str]| nodes.iter().map(|node| (*node).to_owned()).collect::<Vec<_>>();
-    let table: Vec<(&str, Vec<(&str, Outcome)>, Result<&str, NoPrimary>)> = vec![
+    type Case = (&'static str, Vec<(&'static str, Outcome)>, Result<&'static str, NoPrimary>);
+    let table: Vec<Case> = vec![
         ("nothing is known", vec![], Err(NoPrimary::NobodyHealthy)),
         ("one announces", vec![("a", secondary("a", 1)), ("b", primary("b", 1))], Ok("b")),
         ("an isolated old one is ignored", vec![("a", primary("a", 1)), ("b", primary("b", 2))], Ok("b")),
@@ -372,7 +376,7 @@ fn some_outcome(node: &'static str) -> impl Strategy<Value = Outcome> {
     let answered = answered.prop_map(move |(role, writable, epoch, position, connections, stranger)| {
         let identity = if stranger { "x".to_owned() } else { node.to_owned() };
         let position = Some(Position::bytes(position));
-        Ok(Answer { writable, position, connections, identity, ..answer(node, role, epoch) })
+        Ok(Answer { identity, writable, connections, position, ..answer(node, role, epoch) })
     });
     prop_oneof![6 => answered, 1 => Just(failed(Cause::Refused)), 1 => Just(failed(Cause::Saturated))]
 }
