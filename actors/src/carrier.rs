@@ -64,9 +64,12 @@ impl ControlCarrier {
     /// # Errors
     /// Why there is no answer, for people.
     pub async fn ask(&self, to: NodeId, request: &ControlRequest, within: Span) -> Result<ControlResponse, String> {
-        let connection = self.connection(to).await?;
-        connection.call::<ControlRequest, ControlResponse>(request, within).await.map_err(|error| error.to_string())
+        call(&self.connection(to).await?, request, within).await
     }
+}
+
+async fn call(connection: &Connection, request: &ControlRequest, within: Span) -> Result<ControlResponse, String> {
+    connection.call::<ControlRequest, ControlResponse>(request, within).await.map_err(|error| error.to_string())
 }
 
 fn address(fabric: &Fabric, to: NodeId) -> Option<String> {
@@ -90,8 +93,9 @@ impl Carrier for RaftCarrier {
     }
 }
 
-/// Brings a command to the leader, wherever it is, and returns what came of it. While there is none, an election is
-/// waited for, [`ELECTION_WAIT`] at most; nothing is sent twice that may have taken effect.
+/// Brings a command to the leader, wherever it is, and returns what came of it. An election is waited for until the
+/// group has been without a leader for [`ELECTION_WAIT`]; from then on the answer is a refusal at once. Nothing is sent
+/// twice that may have taken effect.
 ///
 /// # Errors
 /// A refusal with what is known: where the leader was looked for, and whether the command may still take effect.
@@ -99,18 +103,26 @@ pub(crate) async fn propose(fabric: &Fabric, carrier: &ControlCarrier, command: 
     let consensus = fabric.consensus.as_ref().ok_or_else(not_control)?;
     let deadline = fabric.now().after(ELECTION_WAIT);
     loop {
+        let leaderless = consensus.leaderless_for();
+        if leaderless >= ELECTION_WAIT {
+            let found = format!("no control node has led with a majority for {} s", leaderless.as_secs());
+            return Err(no_leader(&found, "Start the control nodes that are down: postroad control list"));
+        }
         let refusal = match consensus.propose(command.clone()).await {
             Ok((_, outcome)) => return Ok(outcome),
-            Err(ProposeError::NotLeader { leader: Some(leader) }) => {
-                let request = ControlRequest::Propose { command: Box::new(command.clone()) };
-                match carrier.ask(leader, &request, JOIN_ANSWER_WAIT).await {
-                    Ok(ControlResponse::Outcome(outcome)) => return Ok(outcome),
-                    Ok(ControlResponse::Refused(refusal)) => return Err(refusal),
-                    Ok(_) => no_leader(&format!("{leader} does not lead any more")),
-                    Err(reason) => return Err(unknown(leader, &reason)),
+            Err(ProposeError::NotLeader { leader: Some(leader) }) => match carrier.connection(leader).await {
+                Ok(connection) => {
+                    let request = ControlRequest::Propose { command: Box::new(command.clone()) };
+                    match call(&connection, &request, JOIN_ANSWER_WAIT).await {
+                        Ok(ControlResponse::Outcome(outcome)) => return Ok(outcome),
+                        Ok(ControlResponse::Refused(refusal)) => return Err(refusal),
+                        Ok(_) => no_leader(&format!("{leader} does not lead any more"), AGAIN),
+                        Err(reason) => return Err(unknown(leader, &reason)),
+                    }
                 }
-            }
-            Err(error @ ProposeError::NotLeader { leader: None }) => no_leader(&error.to_string()),
+                Err(reason) => no_leader(&reason, AGAIN),
+            },
+            Err(error @ ProposeError::NotLeader { leader: None }) => no_leader(&error.to_string(), AGAIN),
             Err(error) => {
                 return Err(Refusal::new(error.code(), error.to_string(), "See postroad status, then try again"));
             }
@@ -122,13 +134,15 @@ pub(crate) async fn propose(fabric: &Fabric, carrier: &ControlCarrier, command: 
     }
 }
 
+const AGAIN: &str = "Try again in a few seconds";
+
 fn unknown(leader: NodeId, found: &str) -> Refusal {
     let message = format!("the leader {leader} was asked and did not answer ({found}): it may still take effect");
     Refusal::new("OUTCOME_UNKNOWN", message, "Look whether it did, then try again: postroad status")
 }
 
-fn no_leader(found: &str) -> Refusal {
-    Refusal::new("NO_LEADER", format!("the leader was not reached: {found}"), "Try again in a few seconds")
+fn no_leader(found: &str, hint: &str) -> Refusal {
+    Refusal::new("NO_LEADER", format!("the leader was not reached: {found}"), hint)
 }
 
 pub(crate) fn not_control() -> Refusal {

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
@@ -25,7 +25,11 @@ use postroad_cluster::{
     },
 };
 use serde::Serialize;
-use tokio::{sync::Semaphore, task::AbortHandle, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    task::AbortHandle,
+    time::{Instant, timeout},
+};
 
 use crate::{
     cause::Causes,
@@ -68,6 +72,8 @@ struct Member {
     causes: Arc<Causes>,
     timing: Timing,
     leadership: Subscription<Leadership>,
+    /// When a leader last sent something; the start, while none has.
+    led_at: Mutex<Instant>,
     watcher: AbortHandle,
     proposals: Semaphore,
     /// One change of the members at a time.
@@ -134,6 +140,7 @@ impl Consensus {
             causes,
             timing,
             leadership,
+            led_at: Mutex::new(Instant::now()),
             proposals: Semaphore::new(limits::RAFT_PROPOSALS_MAX),
             changing: tokio::sync::Mutex::new(()),
             arriving: Mutex::default(),
@@ -268,6 +275,23 @@ impl Consensus {
     #[must_use]
     pub fn leads(&self) -> bool {
         self.0.leadership.clone().get().leader == Some(self.0.me)
+    }
+
+    /// For how long this member has not heard of a leader with a majority: a follower counts from the leader's last
+    /// message, a leader from the last answer of a majority.
+    #[must_use]
+    pub fn leaderless_for(&self) -> Duration {
+        let led = self.0.led_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+        let metrics = self.0.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        if metrics.current_leader != Some(self.0.me.0) {
+            return led;
+        }
+        // Where nobody else votes, nobody is asked.
+        if metrics.membership_config.membership().voter_ids().all(|voter| voter == self.0.me.0) {
+            return Duration::ZERO;
+        }
+        metrics.last_quorum_acked.map_or(led, |acked| openraft::Instant::elapsed(&*acked))
     }
 
     /// Waits until the member has stopped, by [`Consensus::shutdown`] or a failure, and says why.

@@ -20,6 +20,8 @@ use postroad_cluster::{
     },
 };
 
+use tokio::time::Instant;
+
 use super::{Consensus, why};
 use crate::{
     error::ReadError,
@@ -118,6 +120,7 @@ impl Consensus {
             }
             RaftMessage::Snapshot { vote, meta, offset, total, chunk } => {
                 check_speaker(from, vote, true)?;
+                self.led();
                 self.snapshot(vote, Chunk { from, term: vote.term, meta, offset, total, bytes: chunk }).await
             }
             RaftMessage::ReadIndex => match self.leader_index().await {
@@ -149,6 +152,7 @@ impl Consensus {
         if vote.term < newest.term {
             return Ok(RaftAnswer::Newer { vote: newest });
         }
+        self.led();
         self.check_applied(previous_id, &request.entries)?;
         Ok(match self.0.raft.append_entries(request).await? {
             AppendEntriesResponse::Success => RaftAnswer::Appended,
@@ -158,6 +162,10 @@ impl Consensus {
                 return Err(Failure::refused("only some of the entries were taken"));
             }
         })
+    }
+
+    fn led(&self) {
+        *self.0.led_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     /// No leader can have another entry where one is applied. Whoever claims so has lost its disk or its mind, and is
