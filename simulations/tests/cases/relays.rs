@@ -149,8 +149,8 @@ fn rp2_nodes_of_a_restarted_relay_are_back_at_once() {
     });
 }
 
-// R8: the way between a relay and the control nodes is cut: no flow moves or ends, new ones are admitted there. A
-// minute is longer than every wait that could notice.
+// R8: the way between a relay and the control nodes is cut for ten minutes: no flow moves or ends, new ones are
+// admitted there.
 #[test]
 fn r8_a_relay_without_control_nodes_goes_on() {
     run(|| async {
@@ -173,7 +173,7 @@ fn r8_a_relay_without_control_nodes_goes_on() {
             for flow in &mut flows {
                 flow.busy(seconds(1)).await;
             }
-            tokio::time::sleep(seconds(10_u64.saturating_sub(flows.len() as u64))).await;
+            tokio::time::sleep(seconds(100 - flows.len() as u64)).await;
             flows.push(fleet.open().await);
             assert_eq!(fleet.circuit().map(|circuit| circuit.moves), moves, "round {round}");
             assert_eq!(fleet.carrier(), fra);
