@@ -94,7 +94,7 @@ impl Member {
     }
 
     fn config_text(&self, domain: &str) -> String {
-        let data = toml::Value::String(self.data.display().to_string());
+        let data = toml_edit::Value::from(self.data.display().to_string());
         let node = format!("[node]\ndata = {data}\nname = \"{}\"\n", self.name);
         if self.port.is_none() {
             return format!("{node}\n[listen]\noutbound = \"127.0.0.1:0\"\n");
