@@ -1,26 +1,29 @@
 //! The real network: UDP with segmentation offload, TCP for the two ends of a flow, names from the system's resolver.
 
+mod option;
+mod splice;
 mod tcp;
 mod udp;
 
 use std::{
     fmt, io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Once},
 };
 
-use postroad_transport::network::{Network, Pending, TcpListener, TcpStream, UdpSocket};
+use postroad_transport::network::{Network, Pending, Pipe, PipePool, TcpListener, TcpStream, UdpSocket};
 
 /// The network of this host. Its methods must be called within a tokio runtime whose I/O is enabled.
 #[derive(Debug)]
 pub struct SystemNetwork {
     /// So that one warning serves every socket.
     small_buffers: Once,
+    pipes: PipePool,
 }
 
 impl Default for SystemNetwork {
     fn default() -> Self {
-        Self { small_buffers: Once::new() }
+        Self { small_buffers: Once::new(), pipes: splice::pool() }
     }
 }
 
@@ -41,6 +44,17 @@ impl Network for SystemNetwork {
         Box::pin(async move {
             tcp::connect(address).await.map_err(|error| tried(&error, format_args!("connect to TCP {address}")))
         })
+    }
+
+    fn tcp_connect_from(&self, source: IpAddr, address: SocketAddr) -> Pending<TcpStream> {
+        Box::pin(async move {
+            let connected = tcp::connect_from(source, address).await;
+            connected.map_err(|error| tried(&error, format_args!("connect from {source} to TCP {address}")))
+        })
+    }
+
+    fn pipe(&self) -> Option<Pipe> {
+        self.pipes.take(splice::pipe)
     }
 
     fn resolve(&self, host_port: &str) -> Pending<Vec<SocketAddr>> {

@@ -398,6 +398,14 @@ impl Network for SimNetwork {
         Box::pin(async move { tcp::connect(&network, address) })
     }
 
+    fn tcp_connect_from(&self, source: IpAddr, address: SocketAddr) -> Pending<TcpStream> {
+        if source.is_loopback() || source == self.host.ip() {
+            return self.tcp_connect(address);
+        }
+        let foreign = io::Error::new(io::ErrorKind::AddrNotAvailable, format!("{source} is no address of this host"));
+        Box::pin(std::future::ready(Err(foreign)))
+    }
+
     fn resolve(&self, host_port: &str) -> Pending<Vec<SocketAddr>> {
         let inner = self.fabric.lock();
         let answer = match host_port.parse::<SocketAddr>() {

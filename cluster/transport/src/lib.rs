@@ -11,7 +11,10 @@ pub mod node_socket;
 pub mod packet;
 #[cfg(feature = "planted")]
 pub mod planted;
+pub mod proxy_header;
+pub mod refusal;
 pub mod ring;
+pub mod splice;
 pub mod switch;
 pub mod tls;
 mod writable;

@@ -4,12 +4,16 @@ use std::{
     fmt,
     future::Future,
     io::{self, IoSlice, IoSliceMut},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
+mod pipe;
+
+pub use pipe::{Pipe, PipeEnds, PipePool};
 use quinn::udp::{RecvMeta, Transmit};
 
 /// A future of the port.
@@ -42,6 +46,11 @@ pub trait TcpRead: Send + 'static {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
     /// Reads what is there; 0 is the end of the stream. `WouldBlock` when nothing is.
     fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
+    /// Moves up to `bytes_max` bytes that can be read into an empty pipe of the same network, without copying them;
+    /// otherwise like [`TcpRead::try_read`]. `Unsupported` where the network has no pipes.
+    fn try_fill(&mut self, _pipe: &mut Pipe, _bytes_max: usize) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// The writing half of a TCP connection. Dropping both halves without [`TcpWrite::shutdown`] having completed, or
@@ -56,6 +65,15 @@ pub trait TcpWrite: Send + 'static {
     /// Ready when the peer has reset the connection or it failed otherwise; pending on a clean half-close. It lets
     /// the writing side notice a reset while it has nothing to write.
     fn poll_closed(&mut self, context: &mut Context<'_>) -> Poll<()>;
+    /// Writes what the pipe holds, without copying it; otherwise like [`TcpWrite::poll_write`].
+    fn poll_drain(&mut self, _context: &mut Context<'_>, _pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+    /// For how long the peer's host has left bytes unanswered. `None` where it has acknowledged all; zero while it
+    /// answers, also if its application reads nothing: a full buffer is not a dead peer.
+    fn unanswered(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// Both halves of a TCP connection and its addresses.
@@ -90,6 +108,13 @@ pub trait Network: Send + Sync + fmt::Debug + 'static {
     fn tcp_listen(&self, address: SocketAddr) -> io::Result<Arc<dyn TcpListener>>;
     /// Connects to a TCP address. The caller bounds the wait.
     fn tcp_connect(&self, address: SocketAddr) -> Pending<TcpStream>;
+    /// Connects to a TCP address from a local address of the caller's choice.
+    fn tcp_connect_from(&self, source: IpAddr, address: SocketAddr) -> Pending<TcpStream>;
+    /// A pipe that halves of this network fill and drain; `None` where bytes have to be copied, or while the pool has
+    /// no more.
+    fn pipe(&self) -> Option<Pipe> {
+        None
+    }
     /// The addresses of `host:port`, which may be a name or an address.
     fn resolve(&self, host_port: &str) -> Pending<Vec<SocketAddr>>;
 }
