@@ -4,7 +4,7 @@
 //! - [`socket`]: the Unix socket, its permissions, and paths that are too long for one
 //! - [`client`]: how a command asks
 //! - `route`: method and path to handler
-//! - `control`, `links`, `nodes`, `settings`, `tokens`, `leave`, `status`: the handlers
+//! - `control`, `links`, `nodes`, `relays`, `settings`, `tokens`, `leave`, `status`: the handlers
 //! - [`view`]: what lists and single things look like in JSON
 
 pub mod client;
@@ -12,6 +12,7 @@ mod control;
 mod leave;
 mod links;
 mod nodes;
+mod relays;
 mod route;
 mod settings;
 pub mod socket;

@@ -1,12 +1,14 @@
-//! `postroad demo`: a whole cluster of real processes on loopback, traffic through it, and relays that die under it.
+//! `postroad demo`: a whole cluster of real processes on loopback, traffic through it, relays that die under it, and one
+//! that is drained.
 //!
 //! A map: [`fleet`] has the processes ([`child`] one of them, [`leash`] how it ends with us, [`ports`] where it
 //! listens), [`setup`] the commands that make a cluster of them, [`traffic`] and [`target`] the applications at both
-//! ends ([`content`] what they send, [`gauge`] how long they stood still), [`show`] the deaths, [`stay`] what comes
-//! afterwards, [`observe`] what nodes say, [`report`] what came of it, and [`story`] how it is told.
+//! ends ([`content`] what they send, [`gauge`] how long they stood still), [`show`] the deaths, [`drain`] the drain,
+//! [`stay`] what comes afterwards, [`observe`] what nodes say, [`report`] what came of it, and [`story`] how it is told.
 
 pub mod child;
 pub mod content;
+pub mod drain;
 pub mod fleet;
 pub mod gauge;
 pub mod leash;
@@ -53,6 +55,8 @@ pub struct Options {
     pub flows: u64,
     /// How many times the relay in use is killed.
     pub deaths: u32,
+    /// How many times the relay in use is drained.
+    pub drains: u32,
 }
 
 /// Runs the demonstration from its directory to its last word.

@@ -52,7 +52,7 @@ fn begun(temporary: &Path) -> Child {
 }
 
 #[test]
-fn two_relays_die_and_nothing_is_lost() {
+fn two_relays_die_one_is_drained_and_nothing_is_lost() {
     let temporary = tempfile::tempdir().unwrap();
     let output = demo(temporary.path(), &["--once", "--json"]).output().unwrap();
     let story = String::from_utf8_lossy(&output.stderr);
@@ -74,6 +74,14 @@ fn two_relays_die_and_nothing_is_lost() {
         assert!(event["moved_to"].is_string() && event["moved_to"] != event["relay"], "{event}");
         assert!(event["flows"].as_u64().is_some_and(|flows| flows > 0), "{event}");
         assert!(event["longest_stall_ms"].as_u64().is_some_and(|stall| stall <= 5_000), "{event}");
+    }
+    // RP-40: a planned move is hardly felt.
+    let drains = data["drains"].as_array().unwrap();
+    assert_eq!(drains.len(), 1);
+    for drain in drains {
+        assert!(drain["moved_to"].is_string() && drain["moved_to"] != drain["relay"], "{drain}");
+        assert!(drain["flows"].as_u64().is_some_and(|flows| flows > 0), "{drain}");
+        assert!(drain["longest_gap_ms"].as_u64().is_some_and(|gap| gap <= 2_000), "{drain}");
     }
     let nodes = data["place"]["nodes"].as_array().unwrap();
     assert_eq!(nodes.len(), 8);

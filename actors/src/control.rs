@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use postroad_cluster::{
     control::{Control, Effect, Event},
     id::{NodeId, Role, Version},
-    limits::{CALL_WAIT, DIAL_WAIT, REPORT_INTERVAL, SNAPSHOT_POLL},
+    limits::{CALL_WAIT, DIAL_WAIT, REPORT_CIRCUITS_MAX, REPORT_INTERVAL, REPORT_INTERVAL_DRAINING, SNAPSHOT_POLL},
     node,
-    wire::control::{ControlRequest, ControlResponse, Report},
+    wire::control::{CircuitReport, ControlRequest, ControlResponse, Load, Report},
 };
 use postroad_transport::{
     connection::{CloseCode, Connection},
@@ -124,16 +124,25 @@ async fn fetch(fabric: &Arc<Fabric>, connection: &Connection) -> String {
 async fn report(fabric: &Arc<Fabric>, connection: &Connection) -> String {
     let mut wait = CALL_WAIT / 10;
     loop {
-        sleep(&*fabric.clock, wait).await;
+        tokio::select! {
+            biased;
+            () = fabric.report_soon.notified() => sleep(&*fabric.clock, CALL_WAIT / 30).await,
+            () = sleep(&*fabric.clock, wait) => {}
+        }
         let request = ControlRequest::Report(facts(fabric));
         let answer = connection.call::<ControlRequest, ControlResponse>(&request, CALL_WAIT).await;
         if let Err(error) = answer {
             return error.to_string();
         }
         // Soon after a change, so that a new relay is ready within a second; at leisure otherwise.
-        let pending =
-            fabric.snapshot().is_some_and(|accepted| accepted.content.relays.values().any(|view| !view.ready));
-        wait = if pending { REPORT_INTERVAL / 5 } else { REPORT_INTERVAL };
+        let relays = fabric.snapshot().map(|accepted| accepted.content.relays.clone()).unwrap_or_default();
+        let drains = relays.values().any(|view| view.draining);
+        let pending = relays.values().any(|view| !view.ready);
+        wait = match (drains, pending) {
+            (true, _) => REPORT_INTERVAL_DRAINING,
+            (false, true) => REPORT_INTERVAL / 5,
+            _ => REPORT_INTERVAL,
+        };
     }
 }
 
@@ -146,11 +155,34 @@ fn facts(fabric: &Fabric) -> Report {
             relays.entry(*relay).or_insert_with(|| Err("no session stands".to_owned()));
         }
     }
+    let (loads, circuits) = carried(fabric);
     Report {
         relays,
+        loads,
+        circuits,
         snapshot: fabric.snapshot().map_or(Version(0), |accepted| accepted.header.version),
         flows: fabric.flows.len() as u64,
     }
+}
+
+/// What each relay carries for this node, and the circuits that this node dials, one by one.
+fn carried(fabric: &Fabric) -> (BTreeMap<NodeId, Load>, Vec<CircuitReport>) {
+    let flows = fabric.flows.by_peer();
+    let (mut loads, mut circuits) = (BTreeMap::<NodeId, Load>::new(), Vec::new());
+    for key in fabric.socket.circuits() {
+        let Ok(status) = fabric.socket.status(key) else { continue };
+        let used = fabric.circuit(key.peer).is_some_and(|(used, _)| used == key);
+        let flows = if used { flows.get(&key.peer).copied().unwrap_or_default() } else { 0 };
+        if let Some(relay) = status.relay.filter(|_| status.connected) {
+            let load = loads.entry(relay).or_default();
+            load.circuits += 1;
+            load.flows += flows;
+        }
+        if status.connected && fabric.me < key.peer && circuits.len() < REPORT_CIRCUITS_MAX {
+            circuits.push(CircuitReport { peer: key.peer, circuit: key.circuit, relay: status.relay, flows });
+        }
+    }
+    (loads, circuits)
 }
 
 impl Performer<Control> for ControlPerformer {

@@ -6,11 +6,12 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, RwLock,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 
 use postroad_cluster::{
+    drain::{self, Word},
     grant::SignedGrant,
     id::{Generation, LinkId, Name, NodeId},
     snapshot::{Accepted, LinkView, RelayView},
@@ -19,7 +20,7 @@ use postroad_cluster::{
 use postroad_raft::Consensus;
 use postroad_store::NodeStore;
 use postroad_transport::{
-    connection::Connection,
+    connection::{CloseCode, Connection},
     endpoint::Endpoint,
     network::Network,
     node_socket::{CircuitKey, NodeSocket},
@@ -35,6 +36,9 @@ use crate::{
     ports::{FlooredClock, Settings, sleep},
     vouch::Vouchers,
 };
+
+/// Why connections end when their node stops.
+pub(crate) const STOPS: &str = "this node stops";
 
 /// What the actors of one node share. Nothing in it decides.
 pub struct Fabric {
@@ -81,6 +85,10 @@ pub struct Fabric {
     circuits_changed: Notify,
     endpoints: RwLock<BTreeMap<LinkId, (Generation, SignedGrant)>>,
     served: Mutex<BTreeSet<u64>>,
+    drains: RwLock<BTreeMap<NodeId, Word>>,
+    /// What the control nodes should hear sooner than the next report.
+    pub(crate) report_soon: Notify,
+    stopping: AtomicBool,
     sequence: AtomicU32,
 }
 
@@ -148,6 +156,9 @@ impl Fabric {
             circuits_changed: Notify::new(),
             endpoints: RwLock::default(),
             served: Mutex::default(),
+            drains: RwLock::default(),
+            report_soon: Notify::new(),
+            stopping: AtomicBool::new(false),
             sequence: AtomicU32::new(0),
         })
     }
@@ -228,12 +239,50 @@ impl Fabric {
 
     pub(crate) fn session_down(&self, relay: NodeId) {
         write(&self.sessions).remove(&relay);
+        write(&self.drains).remove(&relay);
     }
 
     pub(crate) fn session_measured(&self, relay: NodeId, round_trip_us: u64) {
         if let Some(standing) = write(&self.sessions).get_mut(&relay) {
             standing.round_trip_us = Some(round_trip_us);
         }
+    }
+
+    /// The node stops: its circuits are closed, so that its peers know at once, and none is taken or dialled any more.
+    pub(crate) fn close_circuits(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        for (_, connection) in lock(&self.circuits).values() {
+            connection.close(CloseCode::Stopping, STOPS);
+        }
+    }
+
+    /// Whether the node stops.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// A relay has said on its session whether it drains.
+    pub(crate) fn told_of_drain(&self, relay: NodeId, word: Word) {
+        write(&self.drains).insert(relay, word);
+    }
+
+    /// Whether a relay drains, as far as this node knows.
+    pub fn drains(&self, relay: NodeId) -> bool {
+        let agreed = self.snapshot().and_then(|accepted| {
+            let draining = accepted.content.relays.get(&relay)?.draining;
+            Some(Word { version: accepted.header.version, draining })
+        });
+        drain::draining(agreed, read(&self.drains).get(&relay).copied())
+    }
+
+    /// Has every circuit leave a relay that drains, or use it again; make-before-break, by the circuits themselves.
+    pub(crate) fn apply_drain(&self, relay: NodeId) {
+        let draining = self.drains(relay);
+        for key in self.socket.circuits() {
+            // One that was removed meanwhile has nothing to move.
+            let _ = self.socket.channel_avoid(key, relay, draining);
+        }
+        self.report_soon.notify_waiters();
     }
 
     /// Connections to control nodes.
@@ -299,6 +348,11 @@ impl Fabric {
     /// A number that this start of the node has not used yet.
     pub(crate) fn sequence(&self) -> u32 {
         self.sequence.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The present wall time, after the time floor.
+    pub fn wall(&self) -> postroad_cluster::time::WallTime {
+        self.clock.wall()
     }
 
     /// The present moment of the node's clock.

@@ -112,6 +112,15 @@ impl Flows {
         lock(&self.open).values().map(|open| open.view.clone()).collect()
     }
 
+    /// How many are open to each peer.
+    pub fn by_peer(&self) -> BTreeMap<NodeId, u64> {
+        let mut count = BTreeMap::new();
+        for flow in lock(&self.open).values() {
+            *count.entry(flow.view.peer).or_default() += 1;
+        }
+        count
+    }
+
     /// Runs a flow's task and lists it for as long as the task holds its place. With [`FLOWS_MAX`] open it is not run:
     /// what it holds is dropped, and so reset.
     pub(crate) fn spawn<F, T>(fabric: &Arc<Fabric>, view: FlowView, task: F) -> bool

@@ -59,6 +59,17 @@ fn session_child(relay: NodeId) -> String {
     format!("relay-{}", relay.0)
 }
 
+/// Has every session say goodbye; it dials no more (RP-34).
+pub(crate) fn leave(fabric: &Fabric) {
+    let Some(sessions) = SupervisorHandle::find(&fabric.directory, SESSIONS) else { return };
+    for id in sessions.children() {
+        let session: Option<Handle<session::Session>> = fabric.directory.find(&format!("{SESSIONS}/{id}"));
+        if let Some(session) = session {
+            let _ = session.send(session::Event::Leave);
+        }
+    }
+}
+
 fn session(fabric: &Fabric, relay: NodeId) -> Option<Handle<session::Session>> {
     fabric.directory.find(&format!("{SESSIONS}/{}", session_child(relay)))
 }
@@ -245,6 +256,10 @@ impl Performer<Node> for NodePerformer {
             Effect::SessionStart { relay, address } => self.session_start(relay, address),
             Effect::SessionTarget { relay, address } => self.session_target(relay, address),
             Effect::SessionStop { relay } => self.remove(SESSIONS, &session_child(relay)),
+            Effect::Drain { relay } => {
+                tracing::info!(%relay, draining = self.fabric.drains(relay), "a relay's service changes");
+                self.fabric.apply_drain(relay);
+            }
             Effect::Endpoints { wanted } => {
                 self.fabric.set_endpoints(wanted);
                 self.endpoints();

@@ -16,7 +16,7 @@ use postroad_transport::{
 };
 
 use crate::{
-    fabric::Fabric,
+    fabric::{Fabric, STOPS},
     flow::target,
     handle::Handle,
     session::{after, attend, run},
@@ -137,6 +137,9 @@ impl PeerPerformer {
         };
         if let Err(error) = self.fabric.socket.channel_add(self.key(circuit), spec) {
             tracing::error!(peer = %self.peer, %relay, %error, "channel not added");
+        } else if self.fabric.drains(relay) {
+            // A circuit that was removed meanwhile needs no last resort.
+            let _ = self.fabric.socket.channel_avoid(self.key(circuit), relay, true);
         }
     }
 
@@ -148,6 +151,10 @@ impl PeerPerformer {
             let _ = me.send(failed("the circuit is gone".to_owned()));
             return;
         };
+        if self.fabric.is_stopping() {
+            let _ = me.send(failed(STOPS.to_owned()));
+            return;
+        }
         let fabric = Arc::clone(&self.fabric);
         let late = failed(format!("the peer did not answer within {} s", DIAL_WAIT.as_secs()));
         let work = async move {
@@ -219,6 +226,9 @@ pub(crate) fn accepted(fabric: &Arc<Fabric>, connection: Connection) {
         tracing::warn!(peer = %connection.node(), reason, "a circuit was refused");
         connection.close(CloseCode::Refused, reason);
     };
+    if fabric.is_stopping() {
+        return connection.close(CloseCode::Stopping, STOPS);
+    }
     let Some(key) = fabric.socket.circuit_of(connection.remote_address()) else {
         return refuse("flows come through a circuit, not by a plain connection");
     };

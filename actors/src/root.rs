@@ -27,16 +27,22 @@ use crate::{
     carrier::{ControlCarrier, RaftCarrier},
     control::ControlPerformer,
     directory::{Context, Directory, lock},
-    fabric::{Fabric, Parts},
+    fabric::{Fabric, Parts, STOPS},
     identity::{Kept, KeptError, count_boot},
     leader::LeaderPerformer,
-    node::{NodePerformer, kept_snapshot},
+    node::{self, NodePerformer, kept_snapshot},
     peer,
     ports::{FlooredClock, Ports, Settings},
     relay::{self, RelayPerformer},
     service::Service,
     supervisor::{ChildSpec, Root},
 };
+
+/// What a connection's driver needs to have sent that it closes, with room.
+const CLOSES_SENT: Span = Span::from_millis(20);
+
+/// How long goodbyes may take: relays that do not answer hear nothing more anyway.
+const GOODBYE_WAIT: Span = Span::from_millis(500);
 
 /// Why a node did not start.
 #[derive(Debug)]
@@ -413,8 +419,23 @@ impl NodeHandle {
         }
     }
 
-    /// Stops the node in order: actors first, then the group's member, then the sockets.
+    /// Tells whom it concerns that the node stops: flows are reset, peers hear that their circuits end while there is
+    /// still a way to them, and relays keep its registrations for a while (RP-34).
+    async fn say_goodbye(&self) {
+        self.fabric.flows.abort();
+        self.fabric.close_circuits();
+        crate::ports::sleep(&*self.fabric.clock, CLOSES_SENT).await;
+        node::leave(&self.fabric);
+        let until = self.fabric.now().after(GOODBYE_WAIT);
+        while !self.fabric.sessions().is_empty() && self.fabric.now() < until {
+            crate::ports::sleep(&*self.fabric.clock, CLOSES_SENT).await;
+        }
+        crate::ports::sleep(&*self.fabric.clock, CLOSES_SENT).await;
+    }
+
+    /// Stops the node in order: it says goodbye, then actors stop, then the group's member, then the sockets.
     pub async fn stop(&self) {
+        self.say_goodbye().await;
         let root = self.root.lock().await.take();
         if let Some(mut root) = root {
             root.stop().await;
@@ -423,7 +444,7 @@ impl NodeHandle {
             consensus.shutdown().await;
         }
         self.release();
-        self.fabric.outbound.close(postroad_transport::connection::CloseCode::Stopping, "this node stops");
+        self.fabric.outbound.close(postroad_transport::connection::CloseCode::Stopping, STOPS);
         // Peers that hear the goodbye need not wait for a timeout; a second is enough for that.
         tokio::select! {
             biased;

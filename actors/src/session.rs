@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use postroad_cluster::{
+    drain::Word,
     id::{NodeId, Role},
     limits::{CALL_WAIT, DIAL_WAIT},
     peer,
@@ -174,6 +175,11 @@ fn answer(fabric: &Fabric, relay: NodeId, request: RelayRequest) -> RelayRespons
     };
     match request {
         RelayRequest::Ping { .. } => RelayResponse::Done,
+        RelayRequest::Drain { version, draining } => {
+            fabric.told_of_drain(relay, Word { version, draining });
+            fabric.apply_drain(relay);
+            RelayResponse::Done
+        }
         // The socket needs the session's address; the relay offers again when the peer asks again.
         RelayRequest::ChannelOffer { .. } if fabric.session(relay).is_none() => {
             let message = "this node's session has not been welcomed yet";
@@ -243,6 +249,7 @@ impl Performer<Session> for SessionPerformer {
                 self.tell(connection, NodeRequest::Unregister { link, generation }, me);
             }
             Effect::Ping { connection, sequence } => self.ping(connection, sequence, me),
+            Effect::Goodbye { connection, session } => self.tell(connection, NodeRequest::Goodbye { session }, me),
             Effect::Close { connection, reason } => self.close(connection, &reason),
             Effect::Start { timer, after_ms } => after(me, after_ms, timer_key(timer), Event::Timer(timer)),
             Effect::Up { connection } => self.up(connection),

@@ -14,7 +14,7 @@ mod problem;
 pub mod relays;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Display,
     sync::{Arc, Mutex},
 };
@@ -22,7 +22,8 @@ use std::{
 use postroad_cluster::{
     id::{Name, NodeId, Role},
     leader,
-    time::{Clock as _, Span, WallTime},
+    limits::REPORT_STALE,
+    time::{Clock as _, Moment, Span, WallTime},
     wire::control::Report,
 };
 use postroad_transport::switch::Switch;
@@ -182,6 +183,8 @@ pub struct LeaderFacts {
     pub control: ControlView,
     /// The last report of each node.
     pub reports: BTreeMap<NodeId, Report>,
+    /// How long ago each of them came, in milliseconds.
+    pub silent_ms: BTreeMap<NodeId, u64>,
 }
 
 /// When things were first seen as they still are: the node's memory for "since when".
@@ -224,6 +227,8 @@ pub(crate) struct View<'a> {
     pub(crate) now: WallTime,
     pub(crate) names: BTreeMap<NodeId, Name>,
     pub(crate) reports: BTreeMap<NodeId, Report>,
+    /// Nodes that have reported lately; nothing where the leader was not asked.
+    pub(crate) present: Option<BTreeSet<NodeId>>,
     pub(crate) seen: &'a Sightings,
 }
 
@@ -238,20 +243,25 @@ impl View<'_> {
 pub fn leader_facts(fabric: &Fabric, seen: &Sightings) -> Option<LeaderFacts> {
     let consensus = fabric.consensus.as_ref().filter(|consensus| consensus.leads())?;
     let leader = fabric.directory.find::<leader::Leader, ()>(LEADER)?;
-    let reports = leader.published().map(|(leader, _)| leader.reports.clone()).unwrap_or_default();
-    let now = fabric.clock.wall();
-    Some(LeaderFacts { control: control::view(consensus, seen, now), reports })
+    let (leader, _) = leader.published()?;
+    let silent = |(node, heard): (&NodeId, &Moment)| (*node, fabric.now().since(*heard).as_millis() as u64);
+    let silent_ms = leader.heard.iter().map(silent).collect();
+    let control = control::view(consensus, seen, fabric.clock.wall());
+    Some(LeaderFacts { control, reports: leader.reports.clone(), silent_ms })
 }
 
 /// How this node and, on a control node, the whole fleet stand. `facts` are the leader's, where it could be asked.
 pub fn status(fabric: &Arc<Fabric>, switch: Option<&Switch>, facts: Option<LeaderFacts>, seen: &Sightings) -> Status {
     let now = fabric.clock.wall();
-    let (control, reports) = match (&fabric.consensus, facts) {
-        (Some(_), Some(facts)) => (Some(facts.control), Some(facts.reports)),
-        (Some(consensus), None) => (Some(control::view(consensus, seen, now)), None),
-        (None, _) => (None, None),
+    let leaderless = facts.is_none();
+    let (control, reports, silent_ms) = match (&fabric.consensus, facts) {
+        (Some(_), Some(facts)) => (Some(facts.control), facts.reports, facts.silent_ms),
+        (Some(consensus), None) => (Some(control::view(consensus, seen, now)), BTreeMap::new(), BTreeMap::new()),
+        (None, _) => (None, BTreeMap::new(), BTreeMap::new()),
     };
-    let view = View { fabric, now, names: names(fabric), reports: reports.clone().unwrap_or_default(), seen };
+    let fresh = |(node, ms): (NodeId, u64)| (u128::from(ms) <= REPORT_STALE.as_millis()).then_some(node);
+    let present = (!leaderless).then(|| silent_ms.into_iter().filter_map(fresh).collect());
+    let view = View { fabric, now, names: names(fabric), reports, present, seen };
     let kept = fabric.kept();
     let relays = relays::view(&view);
     let mut status = Status {
@@ -274,7 +284,6 @@ pub fn status(fabric: &Arc<Fabric>, switch: Option<&Switch>, facts: Option<Leade
         watch: local::watch(fabric),
         actors: actors(fabric),
     };
-    let leaderless = reports.is_none();
     status.problems = problem::find(&status, &view, leaderless);
     status.health = status.problems.iter().map(|problem| problem.health).max().unwrap_or_default();
     seen.forget(now);

@@ -145,6 +145,11 @@ pub enum Action {
         /// Whether it is to drain.
         draining: bool,
     },
+    /// Ends the wait of a drain: the relay disconnects what is left.
+    RelayDisconnect {
+        /// The relay's node.
+        relay: NodeId,
+    },
 }
 
 impl Action {
@@ -167,6 +172,7 @@ impl Action {
             Self::SettingSet { .. } => "setting_set",
             Self::LeaseRenew => "lease_renew",
             Self::RelayDrain { .. } => "relay_drain",
+            Self::RelayDisconnect { .. } => "relay_disconnect",
         }
     }
 }

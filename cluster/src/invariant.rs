@@ -56,7 +56,7 @@ fn nodes_consistent(state: &State) -> Result<(), String> {
         holds(implied_roles(&record.roles) == record.roles, || format!("{node} lacks an implied role"))?;
         let relay = record.roles.contains(&Role::Relay);
         holds(!relay || record.advertised.is_some(), || format!("relay {node} advertises nothing"))?;
-        holds(relay || !(record.ready || record.draining), || format!("{node} is ready without being a relay"))?;
+        holds(relay || !(record.ready || record.drain.is_some()), || format!("{node} is ready without being a relay"))?;
         if let Some(text) = &record.advertised {
             let place = host_and_port("the address", text).map_err(|refusal| refusal.to_string())?;
             holds(places.insert(place), || format!("two nodes advertise {text}"))?;

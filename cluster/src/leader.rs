@@ -9,6 +9,7 @@ use crate::{
     command::Action,
     id::NodeId,
     limits::LEASE_RENEW_INTERVAL,
+    time::Moment,
     wire::control::Report,
 };
 
@@ -19,6 +20,8 @@ pub struct Leader {
     pub term: Option<u64>,
     /// The newest report of each node.
     pub reports: BTreeMap<NodeId, Report>,
+    /// When it came.
+    pub heard: BTreeMap<NodeId, Moment>,
     /// Relays by number, as agreed: whether ready.
     pub relays: BTreeMap<NodeId, bool>,
     /// Relays about which a command is under way.
@@ -162,7 +165,7 @@ impl Behavior for Leader {
     type Event = Event;
     type Effect = Effect;
 
-    fn on(&mut self, _turn: Turn, event: Event, effects: &mut Vec<Effect>) {
+    fn on(&mut self, turn: Turn, event: Event, effects: &mut Vec<Effect>) {
         match event {
             Event::Leads { term } => {
                 if self.term == term {
@@ -172,6 +175,7 @@ impl Behavior for Leader {
                 self.proposed.clear();
                 self.teaching = None;
                 self.reports.clear();
+                self.heard.clear();
                 if term.is_some() {
                     effects.push(Effect::Propose { action: Box::new(Action::LeaseRenew), relay: None });
                     effects.push(Effect::LeaseAfter { after_ms: LEASE_RENEW_INTERVAL.as_millis() as u64 });
@@ -183,12 +187,14 @@ impl Behavior for Leader {
                 self.strangers = strangers;
                 let nodes = &self.nodes;
                 self.reports.retain(|from, _| nodes.contains(from));
+                self.heard.retain(|from, _| nodes.contains(from));
                 self.verify(effects);
                 self.teach(effects);
             }
             Event::Reported { from, report } => {
                 if self.nodes.contains(&from) {
                     self.reports.insert(from, report);
+                    self.heard.insert(from, turn.now);
                     self.verify(effects);
                     self.teach(effects);
                 }

@@ -6,6 +6,7 @@ pub mod circuit;
 pub mod command;
 pub mod control;
 pub mod domain;
+pub mod drain;
 pub mod grant;
 pub mod id;
 pub mod invariant;

@@ -382,6 +382,18 @@ pub const CONTROL_CONNECTIONS: usize = 2;
 /// How often a node reports its facts.
 pub const REPORT_INTERVAL: Span = Span::from_secs(5);
 
+/// How often it does while a relay drains: people watch how far that is.
+pub const REPORT_INTERVAL_DRAINING: Span = Span::from_millis(400);
+
+/// A node that has not reported for this long is not there: three reports in a row are missing.
+pub const REPORT_STALE: Span = Span::from_secs(15);
+
+/// Circuits that a node reports one by one; more are only counted, so that a report stays small.
+pub const REPORT_CIRCUITS_MAX: usize = 256;
+
+/// How long what cannot move may go on over a draining relay (RP-40).
+pub const DRAIN_WAIT: Span = Span::from_mins(10);
+
 /// How often the leader renews every lease.
 pub const LEASE_RENEW_INTERVAL: Span = Span::from_mins(1);
 

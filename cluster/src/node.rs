@@ -110,6 +110,11 @@ pub enum Effect {
         /// The relay.
         relay: NodeId,
     },
+    /// A relay drains, or does no more, by the snapshot.
+    Drain {
+        /// The relay.
+        relay: NodeId,
+    },
     /// Register these endpoints on every relay.
     Endpoints {
         /// By link.
@@ -220,6 +225,11 @@ impl Node {
             effects.push(Effect::Policy);
         }
         self.change_sessions(before.map(|content| sessions(&content.relays)).unwrap_or_default(), effects);
+        let drained_before = |relay: &NodeId| {
+            before.and_then(|content| content.relays.get(relay)).is_some_and(|view| view.draining)
+        };
+        let changed = after.relays.iter().filter(|(relay, view)| view.draining != drained_before(relay));
+        effects.extend(changed.map(|(relay, _)| Effect::Drain { relay: *relay }));
         let old_links = before.map(|content| content.links.clone()).unwrap_or_default();
         let wanted = endpoints(self.me, &after.links);
         if before.is_none() || endpoints(self.me, &old_links) != wanted {
@@ -418,6 +428,18 @@ mod tests {
         ] {
             assert!(effects.contains(&wanted), "{wanted:?} in {effects:?}");
         }
+    }
+
+    // RP-40
+    #[test]
+    fn a_drain_is_told_when_it_begins_and_when_it_ends() {
+        let mut node = Node::new(NodeId(6), None, CERTIFICATE);
+        let mut told = |version, draining| {
+            let mut accepted = accepted(version, &[(2, "fra:9443")], &[]);
+            accepted.content.relays.get_mut(&NodeId(2)).unwrap().draining = draining;
+            on(&mut node, 0, Event::Snapshot { accepted }).contains(&Effect::Drain { relay: NodeId(2) })
+        };
+        assert_eq!([told(1, false), told(2, true), told(3, true), told(4, false)], [false, true, false, true]);
     }
 
     #[test]

@@ -32,6 +32,8 @@
 //! A node has one session, the one of the highest generation (R5, R17). Its registrations outlive the change of
 //! session, its channels do not, since they belong to a source address; it opens them again. When the policy's lease
 //! has ended, no endpoint is registered and no tunnel admitted; sessions and channels, and so open flows, go on (R18).
+//! While the relay drains it admits no tunnel and says so on every session; its channels stay, as a last resort, until
+//! the drain's time has run out (RP-40).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,6 +50,7 @@ use crate::{
 
 mod admission;
 mod channel;
+mod drain;
 mod event;
 mod registration;
 mod session;
@@ -99,6 +102,8 @@ pub struct Held {
     pub until: Moment,
     /// The policy.
     pub policy: Policy,
+    /// When the relay disconnects what its drain has left, on this node's clock.
+    pub disconnects: Option<Moment>,
     /// The pairs of nodes that a live route joins, the lower one first.
     pairs: BTreeSet<(NodeId, NodeId)>,
 }
@@ -169,7 +174,9 @@ impl Behavior for Relay {
             Event::Policy { cluster, version, issued, ends, policy } => {
                 let until = turn.now.after(ends.since(turn.wall));
                 let pairs = pairs(&policy);
-                self.policy_came(turn, Held { cluster, version, issued, until, policy: *policy, pairs }, effects);
+                let disconnects = policy.drain.map(|drain| turn.now.after(drain.ends.since(turn.wall)));
+                let held = Held { cluster, version, issued, until, policy: *policy, disconnects, pairs };
+                self.policy_came(turn, held, effects);
             }
             Event::Connected { connection, node, public } => self.connected(turn, connection, node, public, effects),
             Event::Disconnected { connection, reason } => self.end(connection, &reason, effects),
@@ -245,7 +252,7 @@ impl Relay {
             }
             NodeRequest::Unregister { link, generation } => self.unregister(asker, node, link, generation, effects),
             NodeRequest::ChannelOpen { circuit, peer } => {
-                self.channel_open(asker, node, ChannelKey::new(node, peer, circuit), peer, draws, effects);
+                self.channel_open(turn, asker, ChannelKey::new(node, peer, circuit), peer, draws, effects);
             }
             NodeRequest::ChannelClose { circuit, peer } => {
                 let reason = format!("{node} has closed it");

@@ -57,6 +57,8 @@ pub enum Phase {
     },
     /// Until the retry timer.
     Waiting,
+    /// Ended on purpose: this node stops.
+    Left,
 }
 
 /// An endpoint of this node, as the relay is to hold it.
@@ -134,6 +136,8 @@ pub enum Event {
         /// The connection.
         connection: u64,
     },
+    /// This node stops: say goodbye, and dial no more (RP-34).
+    Leave,
     /// A timer has run out.
     Timer(Timer),
 }
@@ -191,6 +195,13 @@ pub enum Effect {
         /// Counts up.
         sequence: u64,
     },
+    /// Say goodbye, so that the relay answers "restarting" instead of "gone" for a while.
+    Goodbye {
+        /// The connection.
+        connection: u64,
+        /// This session.
+        session: Generation,
+    },
     /// Close a connection.
     Close {
         /// The connection.
@@ -234,6 +245,7 @@ impl crate::behavior::Event for Event {
             Self::Registered { .. } => "registered",
             Self::Pong { .. } => "pong",
             Self::Silent { .. } => "silent",
+            Self::Leave => "leave",
             Self::Timer(_) => "timer",
         }
     }
@@ -309,7 +321,7 @@ impl Session {
         match self.phase {
             Phase::Idle | Phase::Waiting => self.dial(effects),
             // The dial under way ends by itself, and the next goes to the new address.
-            Phase::Dialling => {}
+            Phase::Dialling | Phase::Left => {}
             Phase::Greeting { connection } | Phase::Up { connection } => {
                 effects.push(Effect::Close { connection, reason: "the relay has a new address".to_owned() });
             }
@@ -369,6 +381,20 @@ impl Session {
                 effects.push(Effect::Start { timer: Timer::Register, after_ms: wait.as_millis() as u64 });
             }
             Some(_) => {}
+        }
+    }
+
+    fn leave(&mut self, effects: &mut Vec<Effect>) {
+        match core::mem::replace(&mut self.phase, Phase::Left) {
+            Phase::Up { connection } => {
+                let reason = "this node stops".to_owned();
+                effects.push(Effect::Goodbye { connection, session: self.generation });
+                effects.push(Effect::Down { reason });
+            }
+            Phase::Greeting { connection } => {
+                effects.push(Effect::Close { connection, reason: "this node stops".to_owned() });
+            }
+            Phase::Idle | Phase::Dialling | Phase::Waiting | Phase::Left => {}
         }
     }
 
@@ -459,6 +485,7 @@ impl Behavior for Session {
                     self.ended(turn, reason, effects);
                 }
             }
+            Event::Leave => self.leave(effects),
             Event::Timer(timer) => self.timer(timer, effects),
         }
     }
@@ -541,6 +568,29 @@ mod tests {
             [Effect::Close { connection: 1, .. }, Effect::Down { .. }, Effect::Start { timer: Timer::Retry, .. }]
         ));
         assert_eq!(on(&mut session, Event::Silent { connection: 1 }), []);
+    }
+
+    // RP-34: a goodbye is said once, and nothing is dialled any more.
+    #[test]
+    fn a_node_that_stops_says_goodbye() {
+        let mut session = up();
+        let effects = on(&mut session, Event::Leave);
+        let session_generation = Generation((3 << 32) + 1);
+        assert_eq!(effects[0], Effect::Goodbye { connection: 1, session: session_generation });
+        assert!(matches!(effects[1..], [Effect::Down { .. }]));
+        for event in [
+            Event::Leave,
+            Event::Closed { connection: 1, reason: "goodbye".into() },
+            Event::Timer(Timer::Retry),
+            Event::Timer(Timer::Ping),
+            Event::Target { address: "fra:1".into() },
+        ] {
+            assert_eq!(on(&mut session, event.clone()), [], "{event:?}");
+        }
+        let mut waiting = Session::new(NodeId(4), 3);
+        on(&mut waiting, Event::Target { address: "fra:9443".into() });
+        assert_eq!(on(&mut waiting, Event::Leave), []);
+        assert!(matches!(on(&mut waiting, Event::Connected { connection: 2 })[..], [Effect::Close { .. }]));
     }
 
     // RP-32: a refused registration is tried again.

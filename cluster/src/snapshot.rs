@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     command::{IssuerRecord, PublicKeyBytes},
     domain::FailureDomain,
+    drain::Drain,
     grant::SignedGrant,
     id::{Generation, LinkId, Name, NodeId, Role, Version},
     time::{Span, WallTime},
@@ -127,6 +128,8 @@ pub struct Policy {
     pub nodes: BTreeMap<NodeId, PublicKeyBytes>,
     /// Live routes.
     pub routes: BTreeMap<LinkId, Route>,
+    /// The relay's drain, while it is out of service.
+    pub drain: Option<Drain>,
 }
 
 /// One live route of a policy.

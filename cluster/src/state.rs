@@ -9,6 +9,7 @@ use crate::{
         Action, Command, IssuerRecord, LinkSpec, Outcome, PublicKeyBytes, Refusal, VerifierBytes, code, implied_roles,
     },
     domain::FailureDomain,
+    drain::Drain,
     grant,
     id::{Generation, LinkId, Name, NodeId, Role, TokenId, Version},
     limits::AUDIT_LINES_MAX,
@@ -74,8 +75,8 @@ pub struct NodeRecord {
     pub ready: bool,
     /// The reason for `ready`, for people.
     pub ready_reason: String,
-    /// Of a relay: whether it is being drained.
-    pub draining: bool,
+    /// Of a relay: its drain, while it is out of service.
+    pub drain: Option<Drain>,
 }
 
 /// A one-time token.
@@ -164,7 +165,7 @@ impl State {
         self.check_entry(index, expected)?;
         self.may_propose(by, &action)?;
         let now = self.time.max(at);
-        let outcome = match self.change(now, action)? {
+        let outcome = match self.change(now, Version(index), action)? {
             Change::None(outcome) => outcome,
             Change::Made { what, outcome } => {
                 self.version = Version(index);
@@ -243,7 +244,7 @@ impl State {
         ))
     }
 
-    fn change(&mut self, now: WallTime, action: Action) -> Result<Change, Refusal> {
+    fn change(&mut self, now: WallTime, version: Version, action: Action) -> Result<Change, Refusal> {
         match action {
             Action::Found { cluster, authority, first, issuer } => self.found(now, cluster, authority, first, issuer),
             Action::TokenCreate { token, verifier, roles, expires } => {
@@ -257,7 +258,8 @@ impl State {
             Action::Certify { node, issuer } => self.certify(node, issuer),
             Action::Decertify { node } => self.decertify(node),
             Action::RelayVerified { relay, ready, reason } => self.relay_verified(relay, ready, reason),
-            Action::RelayDrain { relay, draining } => self.relay_drain(relay, draining),
+            Action::RelayDrain { relay, draining } => self.relay_drain(relay, draining.then(|| Drain::new(version, now))),
+            Action::RelayDisconnect { relay } => self.relay_disconnect(now, relay),
             Action::LinkAdd { name, link } => self.link_add(now, name, link),
             Action::LinkRetarget { link, target_address } => self.link_retarget(link, target_address),
             Action::LinkRemove { link } => self.link_remove(link),

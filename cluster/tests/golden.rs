@@ -9,6 +9,7 @@ use std::{
 use postroad_cluster::{
     command::{Action, Command, Enrolment, IssuerRecord, LinkSpec, Outcome, Refusal, VerifierBytes},
     domain::FailureDomain,
+    drain::Drain,
     grant::{Grant, Right, SignedGrant},
     id::{CircuitId, Generation, LinkId, Name, NodeId, Role, TokenId, TunnelId, Version},
     setting::Setting,
@@ -17,7 +18,7 @@ use postroad_cluster::{
     time::{Span, WallTime},
     wire::{
         Message,
-        control::{ControlRequest, ControlResponse, Report},
+        control::{CircuitReport, ControlRequest, ControlResponse, Load, Report},
         decode, encode,
         flow::OpenFrame,
         join::{JoinRequest, JoinResponse},
@@ -154,6 +155,7 @@ fn commands(golden: &mut Golden) {
         Action::SettingSet { setting: Setting::PolicyLeaseHours(71) },
         Action::LeaseRenew,
         Action::RelayDrain { relay: node, draining: true },
+        Action::RelayDisconnect { relay: node },
     ];
     for action in actions {
         golden.check(&format!("command.{}", action.kind()), &command(action));
@@ -178,7 +180,7 @@ fn state(golden: &mut Golden) {
         joined: at,
         ready: true,
         ready_reason: "2 of 2".to_owned(),
-        draining: false,
+        drain: Some(Drain { version: Version(8), since: at, ends: at }),
     };
     let token = TokenRecord {
         verifier: VerifierBytes([5; 32]),
@@ -247,6 +249,7 @@ fn snapshots_and_grants(golden: &mut Golden) {
         policy: Some(Policy {
             nodes: BTreeMap::from([(NodeId(3), [7; 32])]),
             routes: BTreeMap::from([(LinkId(1), route)]),
+            drain: Some(Drain { version: Version(8), since: WallTime(1), ends: WallTime(2) }),
         }),
         flow_wait_seconds: 60,
     };
@@ -261,11 +264,14 @@ fn snapshots_and_grants(golden: &mut Golden) {
 
 fn control(golden: &mut Golden) {
     let relays = BTreeMap::from([(NodeId(1), Ok(1_500)), (NodeId(2), Err("refused".to_owned()))]);
+    let loads = BTreeMap::from([(NodeId(2), Load { circuits: 1, flows: 5 })]);
+    let circuits =
+        vec![CircuitReport { peer: NodeId(3), circuit: CircuitId(5), relay: Some(NodeId(2)), flows: 5 }];
     let requests = [
         ("snapshot_after", ControlRequest::SnapshotAfter { have: Version(9), content_hash: Some([6; 32]) }),
         ("certificate_renew", ControlRequest::CertificateRenew { public: [7; 32] }),
         ("propose", ControlRequest::Propose { command: Box::new(command(Action::LeaseRenew)) }),
-        ("report", ControlRequest::Report(Report { relays, snapshot: Version(9), flows: 5 })),
+        ("report", ControlRequest::Report(Report { relays, snapshot: Version(9), flows: 5, loads, circuits })),
         ("raft", ControlRequest::Raft { message: vec![1, 2] }),
         ("api", ControlRequest::Api { method: "GET".to_owned(), path: "/api/status".to_owned(), body: vec![b'{'] }),
     ];
@@ -335,6 +341,7 @@ fn sessions_and_flows(golden: &mut Golden) {
         ("channel_offer", RelayRequest::ChannelOffer { circuit, peer, token_out, token_in }),
         ("channel_closed", RelayRequest::ChannelClosed { circuit, peer, reason: "gone".to_owned() }),
         ("admission", RelayRequest::Admission { tunnel, link, generation, consumer: NodeId(3) }),
+        ("drain", RelayRequest::Drain { version: Version(9), draining: true }),
     ];
     for (text, request) in requests {
         golden.check(&format!("session.relay.request.{text}"), &request);

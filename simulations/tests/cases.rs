@@ -2,6 +2,8 @@
 
 #[path = "cases/control.rs"]
 mod control;
+#[path = "cases/drain.rs"]
+mod drain;
 #[path = "cases/flows.rs"]
 mod flows;
 #[path = "cases/relays.rs"]

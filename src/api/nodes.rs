@@ -1,6 +1,5 @@
-//! The handlers of `/api/nodes` and `/api/relays`.
+//! The handlers of `/api/nodes`.
 
-use postroad_actors::status::relays::Relay;
 use postroad_cluster::{
     command::Action,
     id::{NodeId, Role},
@@ -11,7 +10,7 @@ use serde_json::json;
 use super::{
     Answer, Core, node_of,
     route::{Call, data},
-    unknown, view,
+    view,
 };
 
 fn row(state: &State, id: NodeId, record: &NodeRecord) -> view::Node {
@@ -51,24 +50,5 @@ impl Core {
         }
         self.propose(Action::NodeRemove { node }).await?;
         Ok(data(json!({ "node": record.name, "id": node })).warn(warnings))
-    }
-
-    pub(super) async fn relay_list(&self) -> Answer {
-        let found = self.status().await;
-        Ok(data(found.relays()))
-    }
-
-    pub(super) async fn relay_show(&self, name: &str) -> Answer {
-        let found = self.status().await;
-        let relays = &found.relays().list;
-        let is = |relay: &&Relay| relay.name == name || relay.id.to_string() == name;
-        let relay = relays.iter().find(is).ok_or_else(|| {
-            let names = relays.iter().map(|relay| relay.name.as_str());
-            unknown("RELAY_UNKNOWN", "relay", name, names, "See which there are: postroad relay list")
-        })?;
-        let shared = found.relays().shared.iter().filter(|pair| pair.one == relay.name || pair.other == relay.name);
-        let shared: Vec<_> = shared.collect();
-        let session = found.session(relay.id);
-        Ok(data(json!({ "relay": relay, "shares": shared, "session": session })))
     }
 }

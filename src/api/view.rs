@@ -131,6 +131,19 @@ pub struct TokenRow {
     pub used: Option<WallTime>,
 }
 
+/// What a change of a relay's service came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayDrained {
+    /// The relay.
+    pub id: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Whether it was not so already.
+    pub changed: bool,
+    /// Whether it is connected to the control nodes; nothing where the leader did not say.
+    pub connected: Option<bool>,
+}
+
 /// A setting of the whole cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {

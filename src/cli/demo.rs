@@ -12,8 +12,8 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = "Example: postroad demo --once\n\n\
     Starts three control nodes with their local relays, three remote relays and two workload nodes as processes on \
-    127.0.0.1, carries a transfer and 50 chatty flows through them, and twice kills the relay that carries them. All of \
-    it lives in postroad-demo-PROCESS in the system's temporary directory, which is removed at the end unless something \
+    127.0.0.1, carries a transfer and 50 chatty flows through them, and twice kills the relay that carries them; then \
+    one is drained and resumed. All of it lives in postroad-demo-PROCESS in the system's temporary directory, which is removed at the end unless something \
     failed. The processes end with this one, even if it is killed.\n\n\
     With --once the exit status is 0 only if every byte and every ending was right and no flow stood still for more \
     than 5 s.")]
@@ -31,8 +31,11 @@ pub struct Command {
     #[arg(long, hide = true, value_name = "COUNT", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=500))]
     flows: u64,
     /// How many times the relay in use is killed
-    #[arg(long, hide = true, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, hide = true, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     deaths: u32,
+    /// How many times the relay in use is drained and resumed
+    #[arg(long, hide = true, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    drains: u32,
 }
 
 impl Command {
@@ -47,6 +50,7 @@ impl Command {
             transfer_bytes: self.transfer_mib << 20,
             flows: self.flows,
             deaths: self.deaths,
+            drains: self.drains,
         };
         demo::run(&options, &Story::new(context.style, context.global.json))
     }

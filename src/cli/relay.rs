@@ -1,4 +1,6 @@
-//! `postroad relay add|list|show`: the relays that carry everything.
+//! `postroad relay add|list|show|drain|resume|force-disconnect`: the relays that carry everything.
+
+mod drain;
 
 use std::time::Duration;
 
@@ -6,7 +8,7 @@ use axum::http::Method;
 use clap::{Args, Subcommand};
 use postroad_actors::status::{
     local::Session,
-    relays::{Relay, Relays, Shared},
+    relays::{Carried, Relay, Relays, Shared},
 };
 use postroad_cluster::id::{Name, Role};
 use serde::Deserialize;
@@ -49,13 +51,40 @@ enum Verb {
         /// Its name
         name: String,
     },
+    /// Take a relay out of service: new connections go elsewhere, open ones move without a gap
+    #[command(after_help = "Example: postroad relay drain fra-1\n\n\
+                            The command shows what is left until nothing is; ending it does not end the drain. What \
+                            cannot move may go on for 10 min and is then disconnected. A relay that is not connected \
+                            drains as soon as it is.")]
+    Drain(drain::Drain),
+    /// Return a drained or draining relay to service
+    #[command(after_help = "Example: postroad relay resume fra-1")]
+    Resume {
+        /// Its name
+        name: String,
+    },
+    /// End the wait of a drain: disconnect what could not move
+    #[command(after_help = "Example: postroad relay force-disconnect fra-1 --yes\n\n\
+                            Flows that no other relay reaches wait for one as long as flow_wait_seconds says, and are \
+                            then reset.")]
+    ForceDisconnect {
+        /// Its name
+        name: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
 }
+
+/// Circuits that `relay show` names, the busiest first.
+const CARRIED_SHOWN: usize = 10;
 
 #[derive(Deserialize)]
 struct Shown {
     relay: Relay,
     shares: Vec<Shared>,
     session: Option<Session>,
+    carries: Vec<Carried>,
 }
 
 impl Command {
@@ -68,6 +97,9 @@ impl Command {
             Verb::Add { name, advertise, valid_for } => add(context, name, advertise, *valid_for),
             Verb::List => list(context),
             Verb::Show { name } => show(context, name),
+            Verb::Drain(drain) => drain.run(context),
+            Verb::Resume { name } => drain::resume(context, name),
+            Verb::ForceDisconnect { name, yes } => drain::disconnect(context, name, *yes),
         }
     }
 }
@@ -96,16 +128,17 @@ fn add(context: &Context, name: &Name, advertise: &str, valid_for: Duration) -> 
 fn list(context: &Context) -> Result<Output, Failure> {
     let mut output = context.ask(Method::GET, "/api/relays", None)?;
     let relays: Relays = read(&output)?;
-    let mut table = Table::new(["relay", "state", "address", "on control", "reached by", "stands"]);
+    let mut table = Table::new(["relay", "state", "address", "on control", "reached by", ">flows", "stands"]);
     for relay in &relays.list {
         let measured = relay.reached_by.len() + relay.missed_by.len();
         let reached = if measured == 0 { "-".to_owned() } else { format!("{} of {measured}", relay.reached_by.len()) };
         table.row([
             relay.name.clone(),
-            relay.state.word().to_owned(),
+            relay.state_words(),
             relay.address.clone(),
             if relay.local { "yes" } else { "no" }.to_owned(),
             reached,
+            relay.flows.map_or_else(|| "-".to_owned(), relative::count),
             domain_words(&relay.domain),
         ]);
     }
@@ -125,15 +158,24 @@ fn list(context: &Context) -> Result<Output, Failure> {
 
 fn show(context: &Context, name: &str) -> Result<Output, Failure> {
     let mut output = context.ask(Method::GET, &format!("/api/relays/{}", segment(name)?), None)?;
-    let Shown { relay, shares, session } = read(&output)?;
+    let Shown { relay, shares, session, carries } = read(&output)?;
     let place = if relay.local { "on a control node" } else { "off the control nodes" };
     let reason = if relay.reason.is_empty() { String::new() } else { format!(", {}", relay.reason) };
     let mut lines = vec![
         format!("{} ({}) {place}", context.style.heading(&relay.name), relay.id),
-        format!("  state    {}{reason}", relay.state.word()),
+        format!("  state    {}{reason}", relay.state_words()),
         format!("  address  {}", relay.address),
         format!("  stands   {}", domain_words(&relay.domain)),
     ];
+    if let Some(drain) = &relay.drain {
+        lines.push(drain::words(drain, now()));
+    }
+    if let (Some(circuits), Some(flows)) = (relay.circuits, relay.flows) {
+        lines.push(format!("  carries  {circuits} circuits with {} flows", relative::count(flows)));
+    }
+    for circuit in carries.iter().take(CARRIED_SHOWN) {
+        lines.push(format!("           {}", drain::pair(circuit)));
+    }
     for pair in &shares {
         let other = if pair.one == relay.name { &pair.other } else { &pair.one };
         lines.push(format!("  with     {other}: {}", pair.what));

@@ -3,7 +3,7 @@
 use axum::http::Method;
 use clap::Args;
 use postroad_actors::status::{Health, Problem, Status, control::ControlView, relays::Standing};
-use postroad_cluster::{id::NodeId, time::WallTime};
+use postroad_cluster::{drain::Phase, id::NodeId, time::WallTime};
 
 use super::{
     Context, milliseconds,
@@ -144,7 +144,16 @@ fn relays_line(status: &Status) -> String {
         (relays.unreachable, Standing::Unreachable),
     ] {
         if count > 0 {
-            let names = relays.list.iter().filter(|relay| relay.state == state).map(|relay| relay.name.as_str());
+            let names = relays.list.iter().filter(|relay| relay.state == state).map(|relay| match &relay.drain {
+                Some(drain) if state == Standing::Draining => match &drain.progress {
+                    Some(progress) if progress.phase == Phase::Over => format!("{}: drained", relay.name),
+                    Some(progress) => {
+                        format!("{}: {} left, {}", relay.name, plural(progress.flows, "flow"), progress.phase.word())
+                    }
+                    None => relay.name.clone(),
+                },
+                _ => relay.name.clone(),
+            });
             parts.push(format!("{count} {} ({})", state.word(), names.take(3).collect::<Vec<_>>().join(", ")));
         }
     }

@@ -81,6 +81,33 @@ impl Direction {
     }
 }
 
+/// A relay's drain under load, and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// The relay.
+    pub relay: String,
+    /// The flows that it carried.
+    pub flows: u64,
+    /// The relay that carried them afterwards.
+    pub moved_to: Option<String>,
+    /// The longest pause of any flow from before the drain until after its end, the time between two messages included.
+    pub gap: Duration,
+    /// How long it took until nothing was left.
+    pub took: Duration,
+}
+
+impl Drained {
+    fn json(&self) -> Value {
+        json!({
+            "relay": self.relay,
+            "flows": self.flows,
+            "moved_to": self.moved_to,
+            "longest_gap_ms": milliseconds(self.gap),
+            "took_ms": milliseconds(self.took),
+        })
+    }
+}
+
 /// Everything that came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -102,6 +129,8 @@ pub struct Report {
     pub faults: Vec<Fault>,
     /// The deaths.
     pub events: Vec<Event>,
+    /// The drains.
+    pub drains: Vec<Drained>,
     /// The longest pause of any flow ever.
     pub longest_stall: Duration,
     /// How long everything took.
@@ -122,6 +151,7 @@ impl Report {
             "chatty": { "flows": self.chatty_flows, "answers": self.answers },
             "endings": { "flows": self.flows, "clean": self.clean_ends },
             "events": self.events.iter().map(Event::json).collect::<Vec<_>>(),
+            "drains": self.drains.iter().map(Drained::json).collect::<Vec<_>>(),
             "longest_stall_ms": milliseconds(self.longest_stall),
             "longest_stall_allowed_ms": milliseconds(STALL_MAX),
             "faults": self.faults.iter().map(Fault::said).collect::<Vec<_>>(),
@@ -205,6 +235,7 @@ mod tests {
             clean_ends: 3,
             faults: Vec::new(),
             events: Vec::new(),
+            drains: Vec::new(),
             longest_stall: STALL_MAX,
             took: Duration::from_secs(30),
         }

@@ -1,4 +1,4 @@
-//! What the demonstration shows: traffic through the link, and the death of the relay that carries it, twice.
+//! What the demonstration shows: traffic through the link, the death of the relay that carries it, twice, and a drain.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::{
-    Options,
+    Options, drain,
     fleet::{Fleet, Role},
     observe::Seen,
     report::{Direction, Event, Report, milliseconds},
@@ -29,7 +29,7 @@ const QUIET: Duration = Duration::from_secs(2);
 /// How long a killed relay stays away: long enough that the flows cannot have waited for it.
 const AWAY: Duration = Duration::from_secs(2);
 /// A restarted relay is ready within this time, or something is wrong with it.
-const READY_WITHIN: Duration = Duration::from_secs(40);
+pub(super) const READY_WITHIN: Duration = Duration::from_secs(40);
 /// The transfers end within this time once they may run, or they stand still.
 const TRANSFER_WITHIN: Duration = Duration::from_mins(2);
 /// Flows that were told to end do so within this time.
@@ -94,7 +94,7 @@ pub async fn show(
     let traffic = Traffic::new(options.transfer_bytes, options.flows);
     let mut running = Running::start(Arc::clone(&traffic), fleet.link_port, listener, story);
     story.say(format!(
-        "  {} go each way, held back until two relays have died, and {} flows exchange 100 bytes every {} ms",
+        "  {} go each way, held back until the last event is over, and {} flows exchange 100 bytes every {} ms",
         relative::bytes(options.transfer_bytes),
         options.flows,
         traffic::CHAT_EVERY.as_millis()
@@ -103,6 +103,11 @@ pub async fn show(
     for _ in 0..options.deaths {
         watch(fleet, &traffic, QUIET).await?;
         events.push(death(fleet, story, &traffic).await?);
+    }
+    let mut drains = Vec::new();
+    for _ in 0..options.drains {
+        watch(fleet, &traffic, QUIET / 2).await?;
+        drains.push(drain::drain(fleet, story, &traffic).await?);
     }
     watch(fleet, &traffic, QUIET / 2).await?;
     traffic.pace.release();
@@ -118,7 +123,7 @@ pub async fn show(
     let transfer_took = began.elapsed();
     story.end_progress();
     end(&traffic, &mut running.flows).await;
-    Ok(report(&traffic, events, transfer_took))
+    Ok(Report { drains, ..report(&traffic, events, transfer_took) })
 }
 
 /// Lets the chatty flows end, and waits until the target has seen every end. What does not end is in the report.
@@ -145,13 +150,14 @@ fn report(traffic: &Traffic, events: Vec<Event>, transfer_took: Duration) -> Rep
         clean_ends: traffic.clean_ends.load(Ordering::Relaxed),
         faults: traffic.faults(),
         events,
+        drains: Vec::new(),
         longest_stall: traffic.ever(),
         took: Duration::ZERO,
     }
 }
 
 /// Lets time pass while traffic runs; fails at once when a flow breaks or a node ends.
-async fn watch(fleet: &mut Fleet, traffic: &Traffic, time: Duration) -> Result<(), Failure> {
+pub(super) async fn watch(fleet: &mut Fleet, traffic: &Traffic, time: Duration) -> Result<(), Failure> {
     let until = Instant::now() + time;
     loop {
         fleet.check_alive()?;

@@ -35,6 +35,11 @@ impl Story {
         self.style
     }
 
+    /// Whether somebody watches a screen.
+    pub const fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
     /// A line of the story.
     pub fn say(&self, line: impl AsRef<str>) {
         self.write(&format!("{}\n", line.as_ref()), false);

@@ -172,7 +172,7 @@ fn next(fabric: &Fabric, key: CircuitKey, asked: &BTreeSet<NodeId>) -> Option<No
     let relays = relays.map(|(relay, standing)| Asked {
         relay,
         round_trip_us: standing.round_trip_us,
-        draining: fabric.relay(relay).is_some_and(|view| view.draining),
+        draining: fabric.drains(relay),
     });
     ask_order(carrying, relays.collect()).into_iter().next()
 }

@@ -28,7 +28,7 @@ pub struct Session {
     pub address: String,
     /// Whether it stands.
     pub up: bool,
-    /// `idle`, `dialling`, `greeting`, `up` or `waiting`.
+    /// `idle`, `dialling`, `greeting`, `up`, `waiting` or `left`.
     pub phase: String,
     /// Failed attempts in a row.
     pub failures: u32,
@@ -202,6 +202,7 @@ const fn phase(phase: Phase) -> &'static str {
         Phase::Greeting { .. } => "greeting",
         Phase::Up { .. } => "up",
         Phase::Waiting => "waiting",
+        Phase::Left => "left",
     }
 }
 

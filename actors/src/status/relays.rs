@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use postroad_cluster::{
     domain::{self, FailureDomain},
+    drain::{self, Drain, Phase, Progress},
     id::NodeId,
     snapshot::RelayView,
+    time::WallTime,
+    wire::control::CircuitReport,
 };
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +62,8 @@ pub struct Relays {
     pub shared: Vec<Shared>,
     /// Each of them.
     pub list: Vec<Relay>,
+    /// The fleet's circuits, the busiest first, bounded; on control nodes.
+    pub circuits: Vec<Carried>,
 }
 
 /// Two relays that may die together.
@@ -93,6 +98,56 @@ pub struct Relay {
     pub reached_by: BTreeMap<String, u64>,
     /// Nodes that do not, with the reason.
     pub missed_by: BTreeMap<String, String>,
+    /// Whether it has reported to the leader lately; nothing where the leader was not asked.
+    pub connected: Option<bool>,
+    /// Circuits that it carries in the whole fleet, by the nodes' reports.
+    pub circuits: Option<u64>,
+    /// Flows on them.
+    pub flows: Option<u64>,
+    /// Its drain, while it is out of service; known on control nodes.
+    pub drain: Option<DrainView>,
+}
+
+/// How far a drain is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainView {
+    /// When it began.
+    pub since: WallTime,
+    /// When the relay disconnects what is left.
+    pub ends: WallTime,
+    /// Circuits and flows that are left, and how it goes on; nothing where the leader was not asked.
+    pub progress: Option<Progress>,
+    /// Nodes that have not said yet what they have there.
+    pub unheard: Vec<String>,
+}
+
+/// A circuit of the fleet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    /// The nodes that it joins.
+    pub between: [String; 2],
+    /// Its number, as text since it takes all 64 bits.
+    pub circuit: String,
+    /// The relay that carries it.
+    pub relay: Option<String>,
+    /// Flows on it.
+    pub flows: u64,
+}
+
+impl Relay {
+    /// The state with what is left of a drain: `draining (3 flows left, moving)`.
+    #[must_use]
+    pub fn state_words(&self) -> String {
+        let progress = self.drain.as_ref().and_then(|drain| drain.progress.as_ref());
+        match (self.state, progress) {
+            (Standing::Draining, Some(progress)) if progress.phase == Phase::Over => "drained".to_owned(),
+            (Standing::Draining, Some(progress)) => {
+                let flows = if progress.flows == 1 { "flow" } else { "flows" };
+                format!("draining ({} {flows} left, {})", progress.flows, progress.phase.word())
+            }
+            _ => self.state.word().to_owned(),
+        }
+    }
 }
 
 impl Relays {
@@ -102,6 +157,9 @@ impl Relays {
         self.independent.saturating_sub(1) as u64
     }
 }
+
+/// Circuits that are shown one by one: more than a person reads.
+const CIRCUITS_SHOWN: usize = 1_000;
 
 /// Witnesses that it takes to call a relay unreachable (RP-18).
 const WITNESSES_MIN: usize = 2;
@@ -146,9 +204,34 @@ pub(super) fn view(view: &View<'_>) -> Relays {
             domain: relay.domain,
             reached_by,
             missed_by,
+            connected: view.present.as_ref().map(|present| present.contains(&id)),
+            circuits: view.present.as_ref().map(|_| drain::carried(id, &view.reports).0),
+            flows: view.present.as_ref().map(|_| drain::carried(id, &view.reports).1),
+            drain: record.and_then(|record| record.drain).map(|drain| drain_view(view, id, &drain)),
         }
     });
-    summed(list.collect())
+    Relays { circuits: circuits(view), ..summed(list.collect()) }
+}
+
+fn drain_view(view: &View<'_>, relay: NodeId, drain: &Drain) -> DrainView {
+    let progress =
+        view.present.as_ref().map(|present| drain::progress(drain, relay, &view.reports, present, view.now));
+    let unheard = progress.iter().flat_map(|progress| &progress.unheard).map(|node| view.name(*node)).collect();
+    DrainView { since: drain.since, ends: drain.ends, unheard, progress }
+}
+
+/// The fleet's circuits by the nodes' reports, the busiest first.
+fn circuits(view: &View<'_>) -> Vec<Carried> {
+    let all = view.reports.iter().flat_map(|(from, report)| report.circuits.iter().map(|circuit| (*from, circuit)));
+    let mut all: Vec<_> = all.collect();
+    all.sort_by_key(|(from, circuit)| (std::cmp::Reverse(circuit.flows), *from, circuit.peer));
+    let carried = |(from, circuit): (NodeId, &CircuitReport)| Carried {
+        between: [view.name(from), view.name(circuit.peer)],
+        circuit: circuit.circuit.0.to_string(),
+        relay: circuit.relay.map(|relay| view.name(relay)),
+        flows: circuit.flows,
+    };
+    all.into_iter().take(CIRCUITS_SHOWN).map(carried).collect()
 }
 
 fn summed(list: Vec<Relay>) -> Relays {
@@ -176,11 +259,14 @@ fn summed(list: Vec<Relay>) -> Relays {
         off_control_independent: independent(&off),
         shared,
         list,
+        circuits: Vec::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn relay(name: &str, state: Standing, local: bool, place: &str) -> Relay {
@@ -195,7 +281,30 @@ mod tests {
             domain: FailureDomain { host: part("h"), power: part("p"), network: part("n"), zone: None },
             reached_by: BTreeMap::new(),
             missed_by: BTreeMap::new(),
+            connected: None,
+            circuits: None,
+            flows: None,
+            drain: None,
         }
+    }
+
+    // RP-40
+    #[test]
+    fn a_draining_relay_says_what_is_left() {
+        let words = |phase, flows| {
+            let progress = Some(Progress { phase, circuits: 1, flows, unheard: BTreeSet::new() });
+            let drain = DrainView {
+                since: WallTime(1),
+                ends: WallTime(2),
+                progress,
+                unheard: Vec::new(),
+            };
+            Relay { drain: Some(drain), ..relay("fra", Standing::Draining, false, "a") }.state_words()
+        };
+        assert_eq!(words(Phase::Moving, 3), "draining (3 flows left, moving)");
+        assert_eq!(words(Phase::Disconnecting, 1), "draining (1 flow left, disconnecting)");
+        assert_eq!(words(Phase::Over, 0), "drained");
+        assert_eq!(relay("fra", Standing::Draining, false, "a").state_words(), "draining");
     }
 
     // RP-3, RP-59, RP-61: independence is counted from domains; what is not said is not counted.

@@ -97,6 +97,12 @@ codes! {
     CHANNEL_CLOSED,
     /// The target node restarts and said so (RP-34, RP-62); consumers hold their connections for a while.
     ENDPOINT_RESTARTING,
+    /// The relay is being drained, so it takes nothing new.
+    RELAY_DRAINING,
+    /// The relay is not being drained.
+    RELAY_NOT_DRAINING,
+    /// The relay is not connected to the control nodes (RP-41).
+    RELAY_NOT_CONNECTED,
 }
 
 #[cfg(test)]

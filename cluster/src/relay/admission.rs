@@ -49,6 +49,9 @@ impl Relay {
         if held.until <= turn.now {
             return refused(policy_expired());
         }
+        if held.policy.drain.is_some() {
+            return refused(super::drain::draining());
+        }
         let grant = read(presented)?;
         let (link, generation, holder) = (wish.link, wish.generation, wish.consumer);
         let (cluster, target, right) = (&held.cluster, grant.target, Right::Open);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AskedFor, Asker, Effect, Held, Relay, absent, admission, too_many};
 use crate::{
-    behavior::ReplyId,
+    behavior::{ReplyId, Turn},
     command::{Refusal, code},
     id::{CircuitId, NodeId},
     limits::{CHANNEL_WAITERS_MAX, CHANNELS_PER_PAIR_MAX, SESSION_CHANNELS_MAX},
@@ -76,13 +76,14 @@ impl ChannelKey {
 impl Relay {
     pub(super) fn channel_open(
         &mut self,
+        turn: Turn,
         asker: Asker,
-        node: NodeId,
         key: ChannelKey,
         peer: NodeId,
         draws: [u64; 4],
         effects: &mut Vec<Effect>,
     ) {
+        let node = if key.low == peer { key.high } else { key.low };
         if let Some(known) = self.channels.get_mut(&key) {
             if known.is_open() {
                 let opened = known.opened(node);
@@ -95,7 +96,7 @@ impl Relay {
             let refusal = too_many("this channel is being opened already");
             return self.reply(asker.reply, NodeResponse::Refused(refusal), effects);
         }
-        let connection = match self.channel_check(asker, node, key, peer, &draws) {
+        let connection = match self.channel_check(turn, asker, key, peer, &draws) {
             Ok(connection) => connection,
             Err(refusal) => return self.reply(asker.reply, NodeResponse::Refused(refusal), effects),
         };
@@ -120,13 +121,17 @@ impl Relay {
     /// The connection of the peer, if a channel to it may be opened.
     fn channel_check(
         &self,
+        turn: Turn,
         asker: Asker,
-        node: NodeId,
         key: ChannelKey,
         peer: NodeId,
         draws: &[u64; 4],
     ) -> Result<u64, Refusal> {
+        let node = if key.low == peer { key.high } else { key.low };
         self.check_room(asker)?;
+        if self.is_drained(turn.now) {
+            return Err(super::drain::drained());
+        }
         if !self.policy.as_ref().is_some_and(|held| held.joins(node, peer)) {
             return Err(admission::mismatch(&format!("no link joins {node} and {peer}")));
         }

@@ -94,6 +94,7 @@ impl Relay {
         }
         self.stay(node);
         self.counters.welcomed += 1;
+        self.tell_drain(asker.connection, effects);
         Step::Answer(NodeResponse::Welcome { policy: version })
     }
 
@@ -194,6 +195,7 @@ impl Relay {
             }
         }
         self.forget_gone(turn.now);
+        self.disconnect_drained(turn.now, effects);
         self.waiting_sweep(turn, effects);
         self.keep_sweeping(effects);
     }

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    drain::Drain,
     grant::{Grant, Right, SignedGrant},
     id::{CircuitId, Generation, TunnelId},
     invariant::{registrations_guarded, relay_consistent, replies_once},
@@ -51,8 +52,17 @@ fn policy(version: u64, routes: &[(u64, u64, u64, u64)]) -> Event {
         version: Version(version),
         issued: WallTime(WALL),
         ends: WallTime(WALL + 72 * HOUR),
-        policy: Box::new(Policy { nodes, routes: routes.iter().map(route).collect() }),
+        policy: Box::new(Policy { nodes, routes: routes.iter().map(route).collect(), drain: None }),
     }
+}
+
+/// The same for a relay that drains, and disconnects what is left so many milliseconds after the start.
+fn draining(version: u64, ends_ms: u64) -> Event {
+    let Event::Policy { cluster, version, issued, ends, mut policy } = policy(version, &[(1, 1, 2, 3)]) else {
+        unreachable!("it makes a policy")
+    };
+    policy.drain = Some(Drain { version, since: WallTime(WALL), ends: WallTime(WALL + ends_ms) });
+    Event::Policy { cluster, version, issued, ends, policy }
 }
 
 struct Bench {
@@ -222,6 +232,52 @@ fn a_request_before_the_hello_is_refused() {
         }
     }
     assert!(!bench.relay.connections.contains_key(&14));
+}
+
+// RP-40, R15: a draining relay says so on every session, takes no new tunnel, keeps its channels until its time has run
+// out and then closes them; back in service it admits again.
+#[test]
+fn a_draining_relay_takes_nothing_new_and_disconnects_in_the_end() {
+    let mut bench = Bench::new();
+    bench.ask(12, open(5, TARGET), Presented::Absent);
+    bench.answer_last(Ok(RelayResponse::Done));
+    let told = |connection, version, draining| Effect::Tell {
+        connection,
+        request: RelayRequest::Drain { version: Version(version), draining },
+    };
+    let effects = bench.on(draining(8, 2_000));
+    assert_eq!(effects, [told(12, 8, true), told(11, 8, true)]);
+    assert_eq!(bench.on(draining(9, 2_000)), [], "said once");
+    assert_eq!(codes(bench.admit(1)), [code::RELAY_DRAINING]);
+    bench.connect(13, NodeId(4));
+    let effects = bench.ask(13, hello(1), Presented::Absent);
+    assert_eq!(effects[0], told(13, 9, true), "who comes later hears it too");
+    bench.hear(&[11, 12, 13]);
+    assert_eq!(bench.wait(1_750), []);
+    assert_eq!(bench.relay.channels.len(), 1, "a last resort until then");
+    let effects = bench.wait(250);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::SwitchClose { .. })), "{effects:?}");
+    assert!(bench.relay.channels.is_empty());
+    assert_eq!(codes(bench.ask(12, open(6, TARGET), Presented::Absent)), [code::RELAY_DRAINING]);
+    bench.hear(&[11, 12, 13]);
+    let effects = bench.on(policy(10, &[(1, 1, 2, 3)]));
+    assert_eq!(effects, [told(12, 10, false), told(11, 10, false), told(13, 10, false)]);
+    assert!(matches!(bench.admit(1)[..], [Effect::Ask { connection: 11, .. }]));
+    assert!(bench.ask(12, open(7, TARGET), Presented::Absent).len() == 2);
+}
+
+// RP-40: force-disconnect ends the wait at once.
+#[test]
+fn a_forced_drain_disconnects_at_once() {
+    let mut bench = Bench::new();
+    bench.ask(12, open(5, TARGET), Presented::Absent);
+    bench.answer_last(Ok(RelayResponse::Done));
+    bench.on(draining(8, 600_000));
+    assert_eq!(bench.relay.channels.len(), 1);
+    let effects = bench.on(draining(9, 0));
+    let closed = |effect: &Effect| matches!(effect, Effect::Tell { request: RelayRequest::ChannelClosed { .. }, .. });
+    assert_eq!(effects.iter().filter(|effect| closed(effect)).count(), 2, "{effects:?}");
+    assert_eq!(bench.relay.figures().channels, 0);
 }
 
 // R5: generation 7 registers, freezes, 8 registers, then the goodbye of 7 arrives, soon or late.

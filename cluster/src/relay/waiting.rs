@@ -143,7 +143,12 @@ impl Relay {
             self.close_unrouted(&held);
             self.close_unjoined(&held, effects);
         }
+        let drained = self.is_draining();
         self.policy = Some(held);
+        if self.is_draining() != drained {
+            self.tell_everybody(effects);
+        }
+        self.disconnect_drained(turn.now, effects);
         let unknown = self.waiting.iter().filter(|(_, waiting)| waiting.grant == Presented::Unknown);
         let checks = unknown.filter_map(|(number, waiting)| match &waiting.request {
             NodeRequest::Register { grant, .. } | NodeRequest::Admit { grant, .. } => {

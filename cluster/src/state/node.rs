@@ -6,6 +6,7 @@ use super::{Change, NodeRecord, State, address::host_and_port};
 use crate::{
     command::{Enrolment, IssuerRecord, Refusal, code, implied_roles},
     domain::FailureDomain,
+    drain::Drain,
     id::{Name, NodeId, Role},
     limits::{CERTIFICATE_BYTES_MAX, CONTROLS_MAX, NODES_MAX, REASON_BYTES_MAX, REVOKED_NODES_MAX, SIGNATURE_BYTES},
     time::WallTime,
@@ -18,7 +19,7 @@ impl NodeRecord {
         let relay = roles.contains(&Role::Relay);
         let Enrolment { name, public, advertised, domain } = enrolment;
         let ready_reason = if relay { NOT_REACHED_YET.to_owned() } else { String::new() };
-        Self { name, public, roles, advertised, domain, joined, ready: false, ready_reason, draining: false }
+        Self { name, public, roles, advertised, domain, joined, ready: false, ready_reason, drain: None }
     }
 }
 
@@ -227,15 +228,33 @@ impl State {
         Ok(Change::made(what))
     }
 
-    pub(super) fn relay_drain(&mut self, relay: NodeId, draining: bool) -> Result<Change, Refusal> {
+    pub(super) fn relay_drain(&mut self, relay: NodeId, drain: Option<Drain>) -> Result<Change, Refusal> {
         self.node_with(relay, Role::Relay)?;
         let record = self.node_mut(relay)?;
-        if record.draining == draining {
+        if record.drain.is_some() == drain.is_some() {
             return Ok(Change::None(None));
         }
-        record.draining = draining;
-        let what = if draining { "is taken out of service" } else { "is back in service" };
+        record.drain = drain;
+        let what = if drain.is_some() { "is taken out of service" } else { "is back in service" };
         Ok(Change::made(format!("relay {} {what}", record.name)))
+    }
+
+    pub(super) fn relay_disconnect(&mut self, now: WallTime, relay: NodeId) -> Result<Change, Refusal> {
+        self.node_with(relay, Role::Relay)?;
+        let record = self.node_mut(relay)?;
+        let name = record.name.clone();
+        let Some(drain) = &mut record.drain else {
+            return Err(Refusal::new(
+                code::RELAY_NOT_DRAINING,
+                format!("relay {name} is not being drained, so nothing there waits to be disconnected"),
+                format!("Drain it first: postroad relay drain {name}"),
+            ));
+        };
+        if drain.ends <= now {
+            return Ok(Change::None(None));
+        }
+        drain.ends = now;
+        Ok(Change::made(format!("relay {name} disconnects what its drain has left")))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     command::Enrolment,
     grant::{Grant, Right, SignedGrant},
     invariant::state_consistent,
-    limits::{CONTROLS_MAX, MESSAGE_BYTES_MAX, TOKENS_OPEN_MAX, TOKENS_REMEMBERED_MAX},
+    limits::{CONTROLS_MAX, DRAIN_WAIT, MESSAGE_BYTES_MAX, TOKENS_OPEN_MAX, TOKENS_REMEMBERED_MAX},
     wire,
 };
 
@@ -313,7 +313,18 @@ fn a_new_address_is_pending_again() {
     let long = "x".repeat(201);
     assert_eq!(fleet.code(Action::RelayVerified { relay: NodeId(2), ready: true, reason: long }), code::TEXT_INVALID);
     fleet.done(Action::RelayDrain { relay: NodeId(2), draining: true });
-    assert!(fleet.state.nodes[&NodeId(2)].draining);
+    let drain = fleet.state.nodes[&NodeId(2)].drain.unwrap();
+    assert_eq!((drain.version, drain.ends.since(drain.since)), (fleet.state.version, DRAIN_WAIT));
+    assert_eq!(fleet.state.policy(NodeId(2)).drain, Some(drain), "the relay itself hears of it");
+    assert_eq!(fleet.state.policy(FIRST).drain, None);
+    fleet.done(Action::RelayDrain { relay: NodeId(2), draining: true });
+    assert_eq!(fleet.state.nodes[&NodeId(2)].drain, Some(drain), "the same again begins nothing anew");
+    fleet.done(Action::RelayDisconnect { relay: NodeId(2) });
+    assert!(fleet.state.nodes[&NodeId(2)].drain.is_some_and(|forced| forced.ends <= fleet.state.time));
+    fleet.done(Action::RelayDrain { relay: NodeId(2), draining: false });
+    assert_eq!(fleet.state.nodes[&NodeId(2)].drain, None);
+    assert_eq!(fleet.code(Action::RelayDisconnect { relay: NodeId(2) }), code::RELAY_NOT_DRAINING);
+    assert_eq!(fleet.code(Action::RelayDisconnect { relay: NodeId(4) }), code::ROLE_MISSING);
     assert_eq!(fleet.code(Action::RelayDrain { relay: NodeId(4), draining: true }), code::ROLE_MISSING);
 }
 
@@ -543,7 +554,7 @@ fn the_largest_state_fits_one_message() {
         joined: far,
         ready: true,
         ready_reason: "x".repeat(REASON_BYTES_MAX),
-        draining: true,
+        drain: Some(Drain::new(Version(1 << 42), far)),
     };
     let listen = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535".to_owned();
     let consumers = |link: usize| (0..LINK_CONSUMERS_MAX / LINKS_MAX).map(move |node| NodeId((link + node) as u64));
@@ -637,6 +648,7 @@ fn any_action() -> impl Strategy<Value = Action> {
         1 => (0_u64..300).prop_map(|hours| Action::SettingSet { setting: Setting::PolicyLeaseHours(hours) }),
         1 => Just(Action::LeaseRenew),
         1 => (any_node(), any::<bool>()).prop_map(|(relay, draining)| Action::RelayDrain { relay, draining }),
+        1 => any_node().prop_map(|relay| Action::RelayDisconnect { relay }),
     ]
 }
 

@@ -40,7 +40,7 @@ impl State {
             relays: self.relays(),
             peers,
             links,
-            policy: me.roles.contains(&Role::Relay).then(|| self.policy()),
+            policy: me.roles.contains(&Role::Relay).then(|| self.policy(recipient)),
             flow_wait_seconds: self.flow_wait_seconds(),
         })
     }
@@ -58,9 +58,9 @@ impl State {
         })
     }
 
-    /// What relays admit by: every node that may hold a session, and every route.
+    /// What a relay admits by: every node that may hold a session, every route, and its own drain.
     #[must_use]
-    pub fn policy(&self) -> Policy {
+    pub fn policy(&self, relay: NodeId) -> Policy {
         let nodes = self.nodes.iter().filter(|(_, record)| record.roles.contains(&Role::Node));
         let route = |record: &LinkRecord| Route {
             generation: record.generation,
@@ -70,6 +70,7 @@ impl State {
         Policy {
             nodes: nodes.map(|(node, record)| (*node, record.public)).collect(),
             routes: self.links.iter().map(|(link, record)| (*link, route(record))).collect(),
+            drain: self.nodes.get(&relay).and_then(|record| record.drain),
         }
     }
 
@@ -91,7 +92,7 @@ impl State {
                 domain: record.domain.clone(),
                 local: record.roles.contains(&Role::Control),
                 ready: record.ready,
-                draining: record.draining,
+                draining: record.drain.is_some(),
             })
         };
         relays.filter_map(|(node, record)| Some((*node, view(record)?))).collect()

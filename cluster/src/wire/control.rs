@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     command::{Command, Outcome, PublicKeyBytes, Refusal},
-    id::{NodeId, Version},
+    id::{CircuitId, NodeId, Version},
     snapshot::SignedSnapshot,
 };
 
@@ -100,5 +100,31 @@ pub struct Report {
     /// The version of the snapshot that it works by.
     pub snapshot: Version,
     /// Open flows.
+    pub flows: u64,
+    /// What each relay carries for it.
+    pub loads: BTreeMap<NodeId, Load>,
+    /// The circuits that it dials, one by one, at most [`crate::limits::REPORT_CIRCUITS_MAX`].
+    pub circuits: Vec<CircuitReport>,
+}
+
+/// What a relay carries for a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// Circuits.
+    pub circuits: u64,
+    /// Flows on them.
+    pub flows: u64,
+}
+
+/// A circuit as its dialling node reports it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CircuitReport {
+    /// The node at the other end.
+    pub peer: NodeId,
+    /// The circuit.
+    pub circuit: CircuitId,
+    /// The relay that carries it.
+    pub relay: Option<NodeId>,
+    /// Open flows on it.
     pub flows: u64,
 }

@@ -134,6 +134,13 @@ pub enum RelayRequest {
         /// The consumer.
         consumer: NodeId,
     },
+    /// The relay's own word on whether it drains; the node leaves it at once, without waiting for its snapshot.
+    Drain {
+        /// The version of the policy that says so.
+        version: Version,
+        /// Whether it drains.
+        draining: bool,
+    },
 }
 
 /// What a node answers.

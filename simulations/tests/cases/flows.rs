@@ -5,7 +5,7 @@ use postroad_simulations::network::Condition;
 use tokio::time::{Duration, Instant};
 
 use crate::support::{
-    AMS, End, FAR_PORT, Fleet, Flow, NEAR_PORT, ended, fill, ms, receive, run, seconds, send, shut, within,
+    AMS, End, FAR_PORT, Fleet, NEAR_PORT, ended, fill, half_close, ms, receive, run, seconds, send, within,
 };
 
 /// What one direction of a flow may hold between two applications: the window of its stream, a read that waits for it,
@@ -74,23 +74,6 @@ fn r2_full_windows_in_both_directions_survive_the_relay() {
         }
         assert!(up > 50 << 20 && down > 50 << 20);
     });
-}
-
-async fn half_close(mut flow: Flow, near_first: bool) {
-    if !near_first {
-        std::mem::swap(&mut flow.near, &mut flow.far);
-    }
-    send(&mut *flow.near.write, 3, 0, 100_000).await.unwrap();
-    shut(&mut *flow.near.write).await;
-    assert_eq!(receive(&mut *flow.far.read, 3, 0, 100_000).await, Ok(()));
-    assert_eq!(within("end of file", seconds(1), ended(&mut *flow.far.read)).await, End::File);
-    let answer = async {
-        send(&mut *flow.far.write, 4, 0, 1 << 20).await.unwrap();
-        shut(&mut *flow.far.write).await;
-    };
-    let ((), got) = tokio::join!(answer, receive(&mut *flow.near.read, 4, 0, 1 << 20));
-    assert_eq!(got, Ok(()), "the other direction is whole");
-    assert_eq!(within("end of file", seconds(1), ended(&mut *flow.near.read)).await, End::File);
 }
 
 // R3: whoever closes first, the other direction stays whole; so it does when the relay dies between the two ends.

@@ -10,7 +10,7 @@ use std::{
 
 use postroad_actors::{
     root::NodeHandle,
-    status::{Sightings, Status, local::Circuit, status},
+    status::{Sightings, Status, leader_facts, local::Circuit, status},
 };
 use postroad_cluster::{
     id::{NodeId, Role},
@@ -68,7 +68,7 @@ pub(crate) struct Fleet {
 pub(crate) struct Flow {
     pub(crate) near: TcpStream,
     pub(crate) far: TcpStream,
-    number: u64,
+    pub(crate) number: u64,
 }
 
 /// How one direction of a connection ended.
@@ -134,6 +134,13 @@ impl Fleet {
     pub(crate) fn status(&self, index: usize) -> Status {
         let node = self.node(index);
         status(node.fabric(), node.switch().map(AsRef::as_ref), None, &self.seen)
+    }
+
+    /// What it says on the control node, with what nodes have reported to it.
+    pub(crate) fn fleet_status(&self) -> Status {
+        let node = self.node(AMS);
+        let facts = leader_facts(node.fabric(), &self.seen);
+        status(node.fabric(), node.switch().map(AsRef::as_ref), facts, &self.seen)
     }
 
     /// The circuit between the link's two nodes, as `web` sees it.
@@ -358,6 +365,35 @@ pub(crate) async fn receive(read: &mut dyn TcpRead, seed: u64, offset: usize, le
         }
     }
     Ok(())
+}
+
+/// Reads what is there of a stream's content, compares it, and says how much it was.
+pub(crate) async fn receive_some(read: &mut dyn TcpRead, seed: u64, offset: usize) -> Result<usize, String> {
+    let mut buffer = vec![0; CHUNK];
+    match read_some(read, &mut buffer).await {
+        Ok(0) => Err(format!("ended at {offset}")),
+        Ok(more) if buffer[..more] == content(seed, offset, more)[..] => Ok(more),
+        Ok(more) => Err(format!("wrong bytes within {more} at {offset}")),
+        Err(error) => Err(format!("{error} at {offset}")),
+    }
+}
+
+/// One end says all it has to say and closes; the other hears that, answers with 1 MiB and closes.
+pub(crate) async fn half_close(mut flow: Flow, near_first: bool) {
+    if !near_first {
+        std::mem::swap(&mut flow.near, &mut flow.far);
+    }
+    send(&mut *flow.near.write, 3, 0, 100_000).await.unwrap();
+    shut(&mut *flow.near.write).await;
+    assert_eq!(receive(&mut *flow.far.read, 3, 0, 100_000).await, Ok(()));
+    assert_eq!(within("end of file", seconds(1), ended(&mut *flow.far.read)).await, End::File);
+    let answer = async {
+        send(&mut *flow.far.write, 4, 0, 1 << 20).await.unwrap();
+        shut(&mut *flow.far.write).await;
+    };
+    let ((), got) = tokio::join!(answer, receive(&mut *flow.near.read, 4, 0, 1 << 20));
+    assert_eq!(got, Ok(()), "the other direction is whole");
+    assert_eq!(within("end of file", seconds(1), ended(&mut *flow.near.read)).await, End::File);
 }
 
 /// How a connection ends from which nothing more is to come.
