@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{Read, Write},
-    net::{TcpListener, TcpStream, UdpSocket},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     path::PathBuf,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -165,8 +165,12 @@ fn echo() -> u16 {
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             std::thread::spawn(move || {
-                let mut heard = Vec::new();
-                let _ = stream.read_to_end(&mut heard).and_then(|_| stream.write_all(&heard));
+                let mut heard = [0; 4_096];
+                while let Ok(length @ 1..) = stream.read(&mut heard) {
+                    if stream.write_all(&heard[..length]).is_err() {
+                        return;
+                    }
+                }
             });
         }
     });
@@ -237,10 +241,15 @@ fn from_nothing_to_bytes_through_a_link() {
     let mut stream = TcpStream::connect(listen).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let sent: Vec<u8> = (0..300_000_u32).map(|number| number as u8).collect();
-    stream.write_all(&sent).unwrap();
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut writing = stream.try_clone().unwrap();
+    let content = sent.clone();
+    let writer = std::thread::spawn(move || {
+        writing.write_all(&content).unwrap();
+        writing.shutdown(std::net::Shutdown::Write).unwrap();
+    });
     let mut received = Vec::new();
     stream.read_to_end(&mut received).unwrap();
+    writer.join().unwrap();
     assert!(received == sent, "{} of {} bytes came back, or others", received.len(), sent.len());
 
     // What status says of it all, and settings within their bounds.
@@ -269,6 +278,8 @@ fn from_nothing_to_bytes_through_a_link() {
     hosts.until(0, "status", |status| status["relays"]["ready"] == 2);
     assert_eq!(hosts.say(0, "status").done()["can_lose"]["relays"], 1, "RP-3: their domains differ");
 
+    drains(&mut hosts, listen);
+
     // Leaving: not with links, then for good; SIGTERM stops in order and leaves no socket behind.
     hosts.say(1, "leave --yes").failed(3, "NODE_HAS_LINKS");
     hosts.say(0, "node remove web-1").failed(3, "NOT_CONFIRMED");
@@ -279,6 +290,50 @@ fn from_nothing_to_bytes_through_a_link() {
     assert_eq!(hosts.signal(0, Signal::TERM), Some(0), "{}", hosts.log(0));
     assert!(!hosts.path("data-0/api.sock").exists());
     hosts.say(0, "status").failed(4, "NOT_REACHABLE");
+}
+
+/// RP-40, RP-41: a drain moves what is there and is over; resumed, all is as before. Refusals name what is missing.
+fn drains(hosts: &mut Hosts, listen: SocketAddr) {
+    hosts.say(0, "relay drain web-1").failed(3, "ROLE_MISSING");
+    hosts.say(0, "relay drain fra-2").failed(3, "NODE_UNKNOWN");
+    hosts.say(0, "relay force-disconnect fra-1").failed(3, "NOT_CONFIRMED");
+    hosts.say(0, "relay force-disconnect fra-1 --yes").failed(3, "RELAY_NOT_DRAINING");
+    let spare = |status: &Value| {
+        let channels = status["circuits"][0]["channels"].as_array().cloned().unwrap_or_default();
+        channels.iter().filter(|channel| channel["candidate"] == true).count() == 2
+    };
+    let status = hosts.until(1, "status", spare);
+    hosts.until(2, "status", spare);
+    let carrier = status["circuits"][0]["relay_name"].as_str().unwrap().to_owned();
+    let mut open = TcpStream::connect(listen).unwrap();
+    open.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut echoes = |text: &[u8]| {
+        let mut back = vec![0; text.len()];
+        open.write_all(text).unwrap();
+        open.read_exact(&mut back).unwrap();
+        assert_eq!(back, text);
+    };
+    echoes(b"before");
+    hosts.until(0, &format!("relay show {carrier}"), |shown| shown["relay"]["flows"] == 1);
+    let drained = hosts.say(0, &format!("relay drain {carrier}")).done();
+    assert_eq!((drained["over"].as_bool(), drained["flows_left"].as_u64()), (Some(true), Some(0)), "{drained:#}");
+    assert_eq!(drained["moved"][0]["flows"], 1, "{drained:#}");
+    echoes(b"after");
+    assert_ne!(hosts.say(1, "status").done()["circuits"][0]["relay_name"].as_str(), Some(&*carrier));
+    assert_eq!(hosts.say(0, "relay list").done()["draining"], 1);
+    hosts.say(0, &format!("relay drain {carrier}")).done();
+    assert_eq!(hosts.say(0, &format!("relay resume {carrier}")).done()["changed"], true);
+    assert_eq!(hosts.say(0, &format!("relay resume {carrier}")).done()["changed"], false);
+    echoes(b"resumed");
+
+    hosts.signal(3, Signal::KILL);
+    hosts.until(0, "relay show fra-1", |shown| shown["relay"]["connected"] == false);
+    hosts.say(0, "relay resume fra-1").failed(3, "RELAY_NOT_CONNECTED");
+    hosts.say(0, "relay force-disconnect fra-1 --yes").failed(3, "RELAY_NOT_CONNECTED");
+    assert_eq!(hosts.say(0, "relay drain fra-1").done()["connected"], false);
+    hosts.start(3);
+    hosts.until(0, "relay show fra-1", |shown| shown["relay"]["drain"]["progress"]["phase"] == "over");
+    hosts.say(0, "relay resume fra-1").done();
 }
 
 fn promote(hosts: &Hosts, host: usize, name: &str) -> Said {

@@ -1,6 +1,6 @@
 //! The handlers of `/api/relays`.
 
-use postroad_actors::status::relays::{Relay, Relays};
+use postroad_actors::status::relays::Relay;
 use postroad_cluster::{
     command::{Action, code},
     id::{NodeId, Role},
