@@ -94,7 +94,8 @@ pub struct Progress {
 #[must_use]
 pub fn carried(relay: NodeId, reports: &BTreeMap<NodeId, Report>) -> (u64, u64) {
     let loads = reports.values().filter_map(|report| report.loads.get(&relay));
-    let (circuits, flows) = loads.fold((0, 0), |(circuits, flows), load| (circuits + load.circuits, flows + load.flows));
+    let (circuits, flows) =
+        loads.fold((0, 0), |(circuits, flows), load| (circuits + load.circuits, flows + load.flows));
     (circuits.div_ceil(2), flows.div_ceil(2))
 }
 

@@ -225,9 +225,8 @@ impl Node {
             effects.push(Effect::Policy);
         }
         self.change_sessions(before.map(|content| sessions(&content.relays)).unwrap_or_default(), effects);
-        let drained_before = |relay: &NodeId| {
-            before.and_then(|content| content.relays.get(relay)).is_some_and(|view| view.draining)
-        };
+        let drained_before =
+            |relay: &NodeId| before.and_then(|content| content.relays.get(relay)).is_some_and(|view| view.draining);
         let changed = after.relays.iter().filter(|(relay, view)| view.draining != drained_before(relay));
         effects.extend(changed.map(|(relay, _)| Effect::Drain { relay: *relay }));
         let old_links = before.map(|content| content.links.clone()).unwrap_or_default();

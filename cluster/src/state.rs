@@ -258,7 +258,9 @@ impl State {
             Action::Certify { node, issuer } => self.certify(node, issuer),
             Action::Decertify { node } => self.decertify(node),
             Action::RelayVerified { relay, ready, reason } => self.relay_verified(relay, ready, reason),
-            Action::RelayDrain { relay, draining } => self.relay_drain(relay, draining.then(|| Drain::new(version, now))),
+            Action::RelayDrain { relay, draining } => {
+                self.relay_drain(relay, draining.then(|| Drain::new(version, now)))
+            }
             Action::RelayDisconnect { relay } => self.relay_disconnect(now, relay),
             Action::LinkAdd { name, link } => self.link_add(now, name, link),
             Action::LinkRetarget { link, target_address } => self.link_retarget(link, target_address),

@@ -265,8 +265,7 @@ fn snapshots_and_grants(golden: &mut Golden) {
 fn control(golden: &mut Golden) {
     let relays = BTreeMap::from([(NodeId(1), Ok(1_500)), (NodeId(2), Err("refused".to_owned()))]);
     let loads = BTreeMap::from([(NodeId(2), Load { circuits: 1, flows: 5 })]);
-    let circuits =
-        vec![CircuitReport { peer: NodeId(3), circuit: CircuitId(5), relay: Some(NodeId(2)), flows: 5 }];
+    let circuits = vec![CircuitReport { peer: NodeId(3), circuit: CircuitId(5), relay: Some(NodeId(2)), flows: 5 }];
     let requests = [
         ("snapshot_after", ControlRequest::SnapshotAfter { have: Version(9), content_hash: Some([6; 32]) }),
         ("certificate_renew", ControlRequest::CertificateRenew { public: [7; 32] }),

@@ -214,8 +214,7 @@ pub(super) fn view(view: &View<'_>) -> Relays {
 }
 
 fn drain_view(view: &View<'_>, relay: NodeId, drain: &Drain) -> DrainView {
-    let progress =
-        view.present.as_ref().map(|present| drain::progress(drain, relay, &view.reports, present, view.now));
+    let progress = view.present.as_ref().map(|present| drain::progress(drain, relay, &view.reports, present, view.now));
     let unheard = progress.iter().flat_map(|progress| &progress.unheard).map(|node| view.name(*node)).collect();
     DrainView { since: drain.since, ends: drain.ends, unheard, progress }
 }
@@ -293,12 +292,7 @@ mod tests {
     fn a_draining_relay_says_what_is_left() {
         let words = |phase, flows| {
             let progress = Some(Progress { phase, circuits: 1, flows, unheard: BTreeSet::new() });
-            let drain = DrainView {
-                since: WallTime(1),
-                ends: WallTime(2),
-                progress,
-                unheard: Vec::new(),
-            };
+            let drain = DrainView { since: WallTime(1), ends: WallTime(2), progress, unheard: Vec::new() };
             Relay { drain: Some(drain), ..relay("fra", Standing::Draining, false, "a") }.state_words()
         };
         assert_eq!(words(Phase::Moving, 3), "draining (3 flows left, moving)");

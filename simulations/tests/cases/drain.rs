@@ -109,7 +109,8 @@ fn r15_idle_flows_move_and_nothing_new_comes() {
         }
         // Cancelled, it takes new ones again, and carries again once it is the nearest by far.
         fleet.drain(carrier, false).await;
-        until("the node has heard of it", seconds(1), || !fleet.node(fleet.web).fabric().drains(fleet.id(carrier))).await;
+        until("the node has heard of it", seconds(1), || !fleet.node(fleet.web).fabric().drains(fleet.id(carrier)))
+            .await;
         assert_eq!(fleet.relay(carrier).state, Standing::Ready);
         for flow in &mut flows {
             within("every flow goes on", seconds(1), flow.echo()).await;

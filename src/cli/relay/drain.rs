@@ -44,7 +44,10 @@ impl Drain {
         let other = before.list.iter().any(|relay| relay.state == Standing::Ready && relay.name != name);
         let drains = before.list.iter().any(|relay| relay.name == name && relay.drain.is_some());
         if !other && !drains {
-            confirm(self.yes, &format!("no relay but {name} is ready: until it is resumed, no link opens a connection"))?;
+            confirm(
+                self.yes,
+                &format!("no relay but {name} is ready: until it is resumed, no link opens a connection"),
+            )?;
         }
         let mut output = context.ask(Method::POST, &format!("/api/relays/{name}/drain"), Some(&json!({})))?;
         let begun: view::RelayDrained = read(&output)?;
@@ -52,8 +55,9 @@ impl Drain {
         let story = Story::new(context.style, context.global.json);
         if begun.connected == Some(false) || self.no_wait {
             let already = if begun.changed { "drains" } else { "was draining already" };
-            output.human =
-                format!("{name} {already}: new connections go elsewhere and open ones move\n{undo}\nHow far it is: postroad relay show {name}");
+            output.human = format!(
+                "{name} {already}: new connections go elsewhere and open ones move\n{undo}\nHow far it is: postroad relay show {name}"
+            );
             return Ok(output);
         }
         story.say(format!("{name} takes nothing new; what it carries moves to other relays"));
@@ -213,7 +217,9 @@ pub(super) fn disconnect(context: &Context, name: &str, yes: bool) -> Result<Out
     let mut output = context.ask(Method::POST, &path, Some(&json!({})))?;
     let done: view::RelayDrained = read(&output)?;
     output.human = if done.changed {
-        format!("{name} disconnects what its drain has left; this cannot be undone\nBack in service: postroad relay resume {name}")
+        format!(
+            "{name} disconnects what its drain has left; this cannot be undone\nBack in service: postroad relay resume {name}"
+        )
     } else {
         format!("{name} has disconnected what was left already")
     };
