@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use postroad_cluster::{
-    id::{CircuitId, NodeId, Role},
+    id::{Challenge, CircuitId, NodeId, Role},
     limits::{CALL_WAIT, CIRCUIT_PACKET_BYTES, DIAL_WAIT},
     peer::{Effect, Event, Peer, Timer, Tokens},
     wire::session::{NodeRequest, NodeResponse},
@@ -131,8 +131,8 @@ impl PeerPerformer {
         let spec = ChannelSpec {
             relay,
             address: session.address,
-            token_out: tokens.outgoing,
-            token_in: tokens.incoming,
+            token_out: tokens.outgoing.0,
+            token_in: tokens.incoming.0,
             shares_domain_with: relays.iter().filter(|(_, view)| shares(view)).map(|(other, _)| *other).collect(),
         };
         if let Err(error) = self.fabric.socket.channel_add(self.key(circuit), spec) {
@@ -205,12 +205,28 @@ pub(crate) async fn watch(fabric: Arc<Fabric>, mut events: tokio::sync::mpsc::Re
                 let wait_ms = fabric.flow_wait().as_millis() as u64;
                 (key, Event::Stranded { circuit: key.circuit, wait_ms })
             }
+            CircuitEvent::Challenged { from, challenge } => {
+                prove_address(&fabric, from, challenge);
+                continue;
+            }
             CircuitEvent::ChannelProven { .. } | CircuitEvent::ChannelSilent { .. } => continue,
         };
         if let Some(peer) = find(&fabric, key.peer) {
             let _ = peer.send(event);
         }
     }
+}
+
+/// Names a relay's challenge in the session with it. The socket bounds how many come.
+fn prove_address(fabric: &Fabric, from: SocketAddr, challenge: Challenge) {
+    let mut sessions = fabric.sessions().into_values();
+    let is_at = |address: SocketAddr| (address.ip().to_canonical(), address.port()) == (from.ip(), from.port());
+    let Some(session) = sessions.find(|session| is_at(session.address)) else { return };
+    tokio::spawn(async move {
+        // Unanswered, the relay asks again.
+        let request = NodeRequest::AddressProof { challenge };
+        let _ = session.connection.call::<NodeRequest, NodeResponse>(&request, CALL_WAIT).await;
+    });
 }
 
 /// Tells the socket of a circuit's connection, so that it authenticates moves and knows what is in flight.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use postroad_cluster::{
     behavior::ReplyId,
     command::Refusal,
+    id::{Challenge, ChannelToken},
     limits::{CALL_WAIT, TUNNEL_WAIT},
     relay::{ChannelEnd, Effect, Event, Presented, Relay, Timer},
     time::Span,
@@ -82,9 +83,9 @@ impl RelayPerformer {
     fn switch_open(&self, ends: &[ChannelEnd; 2]) {
         for (end, other) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
             let channel = OpenChannel {
-                token: end.token_out,
+                token: end.token_out.0,
                 from: SwitchSession(end.connection),
-                token_out: other.token_in,
+                token_out: other.token_in.0,
                 to: SwitchSession(other.connection),
             };
             if let Err(error) = self.switch.open(channel) {
@@ -113,7 +114,14 @@ pub(crate) async fn serve(fabric: Arc<Fabric>, switch: Arc<Switch>, connection: 
     if relay.send(Event::Connected { connection: number, node, public }).is_ok() {
         fabric.served(|served| served.insert(number));
         let (of, to) = (Arc::clone(&fabric), relay.clone());
+        let (asked, switch_of) = (connection.clone(), Arc::clone(&switch));
         let handler = move |request: NodeRequest| {
+            let (session, challenge) = (SwitchSession(number), Challenge(of.entropy.next_u64()));
+            match &request {
+                NodeRequest::AddressProof { challenge } => _ = switch_of.session_proved(session, *challenge),
+                // Every request shows where the node is now.
+                _ => switch_of.session_seen(session, asked.remote_address(), challenge),
+            }
             let (fabric, relay) = (Arc::clone(&of), to.clone());
             async move { answer(&fabric, &relay, number, request).await }
         };
@@ -132,7 +140,7 @@ async fn answer(fabric: &Fabric, relay: &Me, connection: u64, request: NodeReque
         NodeRequest::Register { grant, .. } | NodeRequest::Admit { grant, .. } => snapshot::presented(fabric, grant),
         _ => Presented::Absent,
     };
-    let draws = std::array::from_fn(|_| fabric.entropy.next_u64());
+    let draws = std::array::from_fn(|_| ChannelToken(fabric.entropy.next_u64()));
     let event = |reply: ReplyId| Event::Request { connection, reply, request, grant, draws };
     relay.ask(REQUEST_WAIT, event).await.unwrap_or_else(|error| NodeResponse::Refused(busy(&error)))
 }
@@ -155,7 +163,7 @@ impl Performer<Relay> for RelayPerformer {
             Effect::SwitchOpen { ends } => self.switch_open(&ends),
             Effect::SwitchClose { tokens } => {
                 for token in tokens {
-                    self.switch.close(token);
+                    self.switch.close(token.0);
                 }
             }
             Effect::CloseSession { connection, reason } => self.close(connection, &reason),

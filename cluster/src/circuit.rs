@@ -19,7 +19,7 @@ pub use self::message::{ChannelView, Effect, Event, Figures, MoveReason, Path, T
 use crate::{
     id::{Generation, NodeId},
     limits::{
-        CIRCUIT_CHECKS, CIRCUIT_DOUBLE_MAX, CIRCUIT_PATIENCE_MAX, CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SILENCE_MIN,
+        CIRCUIT_CHECKS, CIRCUIT_CONTRADICTIONS_MAX, CIRCUIT_DOUBLE_MAX, CIRCUIT_PATIENCE_MAX, CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SILENCE_MIN,
         CIRCUIT_SILENCE_ROUND_TRIPS, CIRCUIT_TICK, PROBE_INTERVAL, PROBE_LARGER_ROUNDS, PROBE_MISSES_MAX,
     },
     time::{Moment, Span},
@@ -36,7 +36,7 @@ struct Watch {
     acknowledged: u64,
     in_flight: bool,
     checks: u8,
-    /// How often the silence was doubled because probes came back during it.
+    /// How often probes came back during the silence; it was doubled each time, up to a bound.
     patience: u32,
 }
 
@@ -284,7 +284,7 @@ impl Circuit {
     fn silence_limit(&self, measured: Option<Span>) -> Span {
         let probed = self.path.relay.and_then(|relay| self.channels.get(&relay)).and_then(|channel| channel.round_trip);
         let round_trip = probed.max(measured).unwrap_or(CIRCUIT_ROUND_TRIP_UNKNOWN);
-        (round_trip * CIRCUIT_SILENCE_ROUND_TRIPS).max(CIRCUIT_SILENCE_MIN) * (1 << self.watch.patience.min(8))
+        (round_trip * CIRCUIT_SILENCE_ROUND_TRIPS).max(CIRCUIT_SILENCE_MIN) * (1 << self.watch.patience.min(CIRCUIT_PATIENCE_MAX.ilog2()))
     }
 
     /// Half a silence has passed: asks the relay itself, and the one that would be next.
@@ -333,12 +333,27 @@ impl Circuit {
             return self.recover(now, relay, effects);
         }
         if self.path.relay == Some(relay) && self.watch.checks > 0 && sent_in_silence {
-            // The relay works, so what is missing was lost or its acknowledgement is late; twice as long next time.
-            self.watch.patience = (self.watch.patience + 1).min(CIRCUIT_PATIENCE_MAX.ilog2());
-            self.quiet(now);
+            self.contradicted(now, relay, effects);
         }
         self.leave_last_resort(now, effects);
         self.look_for_nearer(now, effects);
+    }
+
+    /// A probe came back over the circuit's relay although nothing is acknowledged. The relay works, so what is missing was
+    /// lost or its acknowledgement is late; it gets twice as long next time. One that goes on like that carries what
+    /// keeps it in use and nothing else, and is left.
+    fn contradicted(&mut self, now: Moment, relay: NodeId, effects: &mut Vec<Effect>) {
+        let proper = |to: &NodeId| self.channels.get(to).is_some_and(|channel| !self.last_resort(now, channel));
+        if self.watch.patience >= CIRCUIT_CONTRADICTIONS_MAX
+            && let Some(to) = self.best(now, Some(relay)).filter(proper)
+        {
+            if let Some(channel) = self.channels.get_mut(&relay) {
+                channel.betrayed(now);
+            }
+            return self.take(now, to, MoveReason::Selective, effects);
+        }
+        self.watch.patience = (self.watch.patience + 1).min(CIRCUIT_CONTRADICTIONS_MAX);
+        self.quiet(now);
     }
 
     /// A probe came back while no relay carried the circuit.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     domain::FailureDomain,
-    id::{Generation, LinkId, Name, NodeId, Role, TokenId, Version},
+    id::{Generation, LinkId, Name, NodeId, Role, TokenId, Version, hidden},
     setting::Setting,
     time::WallTime,
 };
@@ -17,15 +17,11 @@ pub mod code;
 /// An Ed25519 public key.
 pub type PublicKeyBytes = [u8; 32];
 
-/// What checks a join token's proof. It is as good as the secret itself, so `Debug` never shows it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// What checks a join token's proof. It is as good as the secret itself, so nothing that people read shows it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VerifierBytes(pub [u8; 32]);
 
-impl fmt::Debug for VerifierBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("VerifierBytes(hidden)")
-    }
-}
+hidden!(VerifierBytes as [u8; 32]);
 
 /// An entry of the log: time and author enter `apply` only here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -313,6 +309,7 @@ mod tests {
             roles: BTreeSet::from([Role::Node]),
             expires: WallTime(1),
         };
+        // Neither in logs nor in the JSON of journals and states.
         assert!(!format!("{action:?}").contains("77"));
     }
 }

@@ -4,6 +4,32 @@ use core::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
+/// Hides a secret where people read: in `Debug`, and in JSON, of which journals and states are shown. Elsewhere it is
+/// serialized as what it holds.
+macro_rules! hidden {
+    ($name:ident as $inner:ty) => {
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.write_str(concat!(stringify!($name), "(hidden)"))
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                if serializer.is_human_readable() { serializer.serialize_str("hidden") } else { self.0.serialize(serializer) }
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                <$inner as serde::Deserialize>::deserialize(deserializer).map(Self)
+            }
+        }
+    };
+}
+
+pub(crate) use hidden;
+
 macro_rules! number_id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
         $(#[$doc])*
@@ -32,6 +58,19 @@ number_id!(/// A generation of something that is replaced by newer ones: a sessi
     Generation, "g");
 number_id!(/// A version of a snapshot: the index of the committed entry that made it.
     Version, "v");
+
+/// The token of a channel: whoever knows it may have packets forwarded from its session's address. It crosses the wire as
+/// a number; `Debug` and every form that people read hide it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChannelToken(pub u64);
+
+hidden!(ChannelToken as u64);
+
+/// What a relay sends to a new address of a session's node, which proves by naming it that it is there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Challenge(pub u64);
+
+hidden!(Challenge as u64);
 
 impl Generation {
     /// The generation after this one.

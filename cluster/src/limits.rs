@@ -176,6 +176,17 @@ pub const CIRCUIT_CHECKS: u8 = 4;
 /// How often a silence may be doubled that probes contradict: probes come back while acknowledgements do not.
 pub const CIRCUIT_PATIENCE_MAX: u32 = 8;
 
+/// How often in a row probes may contradict a silence before the relay is left that carries them alone: about 0.8 s with a
+/// short round trip, in which QUIC has sent the same data again at least three times.
+pub const CIRCUIT_CONTRADICTIONS_MAX: u32 = 5;
+
+/// How long a relay is a last resort that has carried probes and no data, the first time; every further time twice as
+/// long. It may have been mended, and may as well be in bad hands.
+pub const BETRAYAL_MIN: Span = Span::from_mins(1);
+
+/// The longest time that a relay is a last resort for that: an hour hurts nobody who has others.
+pub const BETRAYAL_MAX: Span = Span::from_hours(1);
+
 /// A move without need waits at least this long after the last move.
 pub const CIRCUIT_DWELL: Span = Span::from_secs(10);
 
@@ -288,6 +299,16 @@ pub const SWITCH_QUEUE_BUFFERS: usize = 4_096;
 
 /// An address or session that was replaced stays valid this long for packets under way.
 pub const SWITCH_LINGER: Span = Span::from_secs(5);
+
+/// The least time between two challenges to new addresses of one session: 16 bytes each, so that nobody is flooded by
+/// them, and a node whose address has changed is back within a second.
+pub const CHALLENGE_INTERVAL: Span = Span::from_millis(500);
+
+/// How long a challenge may be named.
+pub const CHALLENGE_WAIT: Span = Span::from_secs(5);
+
+/// Challenges in a second that a node answers: its relays send two each at the most, so that more are somebody else's.
+pub const CHALLENGE_ANSWERS_PER_SECOND: u32 = 32;
 
 /// Channels of one session at a relay.
 pub const SESSION_CHANNELS_MAX: usize = 4_096;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     behavior::{Behavior, Class, Turn},
-    id::{CircuitId, NodeId},
+    id::{ChannelToken, CircuitId, NodeId},
     limits::{CHANNEL_RETRY_MAX, CHANNEL_RETRY_MIN, CIRCUITS_OF_A_PAIR_MAX, DIAL_RETRY_MAX, DIAL_RETRY_MIN},
     retry,
 };
@@ -74,9 +74,9 @@ pub struct Circuit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tokens {
     /// Written into packets that leave.
-    pub outgoing: u64,
+    pub outgoing: ChannelToken,
     /// Found in packets that come.
-    pub incoming: u64,
+    pub incoming: ChannelToken,
 }
 
 /// What happens to a pair.
@@ -501,7 +501,7 @@ mod tests {
     use super::*;
 
     const RELAY: NodeId = NodeId(9);
-    const TOKENS: Tokens = Tokens { outgoing: 1, incoming: 2 };
+    const TOKENS: Tokens = Tokens { outgoing: ChannelToken(1), incoming: ChannelToken(2) };
 
     fn on(peer: &mut Peer, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();

@@ -42,7 +42,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     behavior::{Behavior, ReplyId, Turn},
     command::{Refusal, code},
-    id::{LinkId, Name, NodeId, Version},
+    id::{ChannelToken, LinkId, Name, NodeId, Version},
     snapshot::Policy,
     time::{Moment, WallTime},
     wire::session::{NodeRequest, NodeResponse, RelayRequest, RelayResponse},
@@ -80,7 +80,7 @@ pub struct Relay {
     pub counters: Counters,
     links_of: BTreeMap<NodeId, BTreeSet<LinkId>>,
     channels_of: BTreeMap<NodeId, BTreeSet<ChannelKey>>,
-    tokens: BTreeSet<u64>,
+    tokens: BTreeSet<ChannelToken>,
     asks: BTreeMap<u64, Asked>,
     last_ask: u64,
     waiting: BTreeMap<u64, waiting::Waiting>,
@@ -234,7 +234,7 @@ impl Relay {
         asker: Asker,
         request: NodeRequest,
         grant: Presented,
-        draws: [u64; 4],
+        draws: [ChannelToken; 4],
         effects: &mut Vec<Effect>,
     ) {
         let Some(connection) = self.connections.get(&asker.connection) else {
@@ -242,7 +242,8 @@ impl Relay {
         };
         let node = connection.node;
         match request {
-            NodeRequest::Ping { .. } => self.reply(asker.reply, NodeResponse::Done, effects),
+            // What a proof proves, the packet switch says.
+            NodeRequest::Ping { .. } | NodeRequest::AddressProof { .. } => self.reply(asker.reply, NodeResponse::Done, effects),
             NodeRequest::Goodbye { session } => self.goodbye(turn, asker, session, effects),
             NodeRequest::Hello { .. } => self.attempt(turn, asker, request, grant, effects),
             _ if connection.session.is_none() => {

@@ -11,7 +11,7 @@ use postroad_cluster::{
     domain::FailureDomain,
     drain::Drain,
     grant::{Grant, Right, SignedGrant},
-    id::{CircuitId, Generation, LinkId, Name, NodeId, Role, TokenId, TunnelId, Version},
+    id::{Challenge, ChannelToken, CircuitId, Generation, LinkId, Name, NodeId, Role, TokenId, TunnelId, Version},
     setting::Setting,
     snapshot::{LinkView, NodeView, Policy, RelayView, Route, SignedSnapshot, SnapshotContent, SnapshotHeader},
     state::{AuditLine, LinkRecord, NodeRecord, State, TokenRecord, TokenUse},
@@ -320,11 +320,12 @@ fn sessions_and_flows(golden: &mut Golden) {
         ("channel_close", NodeRequest::ChannelClose { circuit, peer }),
         ("admit", NodeRequest::Admit { tunnel, link, generation, grant: grant.clone() }),
         ("goodbye", NodeRequest::Goodbye { session }),
+        ("address_proof", NodeRequest::AddressProof { challenge: Challenge(u64::MAX - 1) }),
     ];
     for (text, request) in requests {
         golden.check(&format!("session.node.request.{text}"), &request);
     }
-    let (token_out, token_in) = (u64::MAX, 1);
+    let (token_out, token_in) = (ChannelToken(u64::MAX), ChannelToken(1));
     let responses = [
         ("welcome", NodeResponse::Welcome { policy: Version(9) }),
         ("done", NodeResponse::Done),

@@ -97,10 +97,27 @@ pub(crate) struct Inner {
     next_port: BTreeMap<Host, u16>,
     names: BTreeMap<String, IpAddr>,
     observer: Option<Observer>,
+    tamperer: Option<Tamperer>,
 }
 
 /// Sees every datagram that is sent: its ends, its length and whether it was lost.
 pub type Observer = Box<dyn FnMut(Instant, SocketAddr, SocketAddr, usize, bool) + Send>;
+
+/// One datagram, as whoever controls a host or a way sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Where it says that it comes from.
+    pub from: SocketAddr,
+    /// Where it goes.
+    pub to: SocketAddr,
+    /// What it carries.
+    pub bytes: Vec<u8>,
+    /// How much later than usual it arrives.
+    pub late: Duration,
+}
+
+/// Decides what becomes of a datagram: it may go on as it is, altered, late, elsewhere, several times or not at all.
+pub type Tamperer = Box<dyn FnMut(Datagram) -> Vec<Datagram> + Send>;
 
 /// The network of the world; clones are the same network.
 #[derive(Clone)]
@@ -135,6 +152,7 @@ impl Fabric {
             next_port: BTreeMap::new(),
             names: BTreeMap::new(),
             observer: None,
+            tamperer: None,
         };
         Self { inner: Arc::new(Mutex::new(inner)), posted: Arc::new(Notify::new()) }
     }
@@ -146,6 +164,20 @@ impl Fabric {
     /// Has every datagram shown to `observer`.
     pub fn observe(&self, observer: Observer) {
         self.lock().observer = Some(observer);
+    }
+
+    /// Gives every datagram to `tamperer`, or with none to nobody any more. What it returns is subject to the conditions
+    /// of its way as ever.
+    pub fn tamper(&self, tamperer: Option<Tamperer>) {
+        self.lock().tamperer = tamperer;
+    }
+
+    /// Puts a datagram on its way that nobody's socket has sent, with any sender's address.
+    pub fn inject(&self, datagram: Datagram) {
+        let mut inner = self.lock();
+        inner.carry(datagram);
+        drop(inner);
+        self.posted.notify_one();
     }
 
     /// Gives a host a name that [`Network::resolve`] knows.
@@ -267,9 +299,29 @@ impl Inner {
         self.post.insert((due, self.sent), parcel);
     }
 
+    /// One datagram by itself, by the conditions of its way.
+    fn carry(&mut self, datagram: Datagram) {
+        let Datagram { from, to, bytes, late } = datagram;
+        let (Some(source), Some(target)) = (Host::of(from.ip()), Host::of(to.ip())) else { return };
+        let condition = self.condition(source, target);
+        let lost = condition.cut || (condition.loss > 0.0 && self.rng.random_bool(condition.loss));
+        if !lost {
+            let stride = bytes.len().max(1);
+            self.dispatch(Instant::now() + late, &condition, (source, target), from, to, &bytes, stride);
+        }
+    }
+
     /// Sends equal segments; those that survive go on together. Returns whether the post must look earlier than it
     /// would by itself.
     fn send(&mut self, from: SocketAddr, to: SocketAddr, contents: &[u8], stride: usize) -> bool {
+        if let Some(mut tamperer) = self.tamperer.take() {
+            for segment in contents.chunks(stride) {
+                let datagram = Datagram { from, to, bytes: segment.to_vec(), late: Duration::ZERO };
+                tamperer(datagram).into_iter().for_each(|datagram| self.carry(datagram));
+            }
+            self.tamperer = Some(tamperer);
+            return true;
+        }
         let (Some(source), Some(target)) = (Host::of(from.ip()), Host::of(to.ip())) else { return false };
         let condition = self.condition(source, target);
         let now = Instant::now();

@@ -6,6 +6,8 @@ mod control;
 mod drain;
 #[path = "cases/flows.rs"]
 mod flows;
+#[path = "cases/hostile.rs"]
+mod hostile;
 #[path = "cases/relays.rs"]
 mod relays;
 #[path = "cases/sessions.rs"]

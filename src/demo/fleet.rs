@@ -53,8 +53,11 @@ impl Role {
     }
 }
 
-/// Every node: its name, its role and, for those with a relay, the failure domain that it claims.
-const NODES: [(&str, Role, &str); 8] = [
+/// A node to be: its name, its role and, for those with a relay, the failure domain that it claims.
+pub type Planned = (&'static str, Role, &'static str);
+
+/// Every node of the demonstration.
+const NODES: [Planned; 8] = [
     ("control-1", Role::Control, "1"),
     ("control-2", Role::Control, "2"),
     ("control-3", Role::Control, "3"),
@@ -123,7 +126,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Makes the directory, finds ports, and writes each node's configuration. Nothing runs yet.
+    /// The demonstration's fleet, of this very program.
     ///
     /// # Errors
     /// If the system gives no directory or no ports.
@@ -131,7 +134,16 @@ impl Fleet {
         let executable = std::env::current_exe().map_err(|error| {
             Failure::failed("DEMO_NO_PROGRAM", format!("could not find this program's own file: {error}"))
         })?;
-        let ports = ports::free(NODES.len(), std::process::id()).map_err(|error| {
+        Self::of(executable, &NODES, keep)
+    }
+
+    /// Makes the directory, finds ports, and writes each node's configuration. Nothing runs yet. `executable` is the
+    /// program that the nodes run.
+    ///
+    /// # Errors
+    /// If the system gives no directory or no ports.
+    pub fn of(executable: PathBuf, nodes: &[Planned], keep: bool) -> Result<Self, Failure> {
+        let ports = ports::free(nodes.len(), std::process::id()).map_err(|error| {
             Failure::failed("DEMO_NO_PORTS", format!("could not find ports for the nodes: {error}"))
                 .hint("Stop what uses them, or try where sockets on 127.0.0.1 are allowed")
         })?;
@@ -141,7 +153,7 @@ impl Fleet {
             Self { directory, link_port: 0, keep, executable, members: Vec::new(), steps: AtomicU64::new(0) };
         let mut ports = ports.into_iter();
         fleet.link_port = ports.next().unwrap_or_default();
-        for (name, role, domain) in NODES {
+        for &(name, role, domain) in nodes {
             let port = if role == Role::Node { None } else { ports.next() };
             let file = |extension: &str| fleet.directory.join(format!("{name}.{extension}"));
             let (data, log, config) = (fleet.directory.join(name), file("log"), file("toml"));

@@ -35,11 +35,18 @@ pub async fn set_up(fleet: &mut Fleet, story: &Story, target_port: u16) -> Resul
     let keys = ["--authority", authority.as_str(), "--passphrase-file", passphrase.as_str()];
     let fingerprint = found(fleet, &keys).await?;
     story.say(format!("  {} founds the cluster {}", FIRST, story.style().heading(CLUSTER)));
-    control_nodes(fleet, &keys, &fingerprint).await?;
-    story.say("  control-2 and control-3 join and are promoted: three control nodes agree, each with a local relay");
-    relays_and_nodes(fleet, &fingerprint).await?;
-    story.say("  relays fra, ams and par join by their seeds, each on a host, power and uplink of its own (made up)");
-    story.say("  workload nodes web and db join; all six relays are ready");
+    let others = control_nodes(fleet, &keys, &fingerprint).await?;
+    if !others.is_empty() {
+        let count = others.len() + 1;
+        story.say(format!(
+            "  {} join and are promoted: {count} control nodes agree, each with a local relay",
+            listed(&others)
+        ));
+    }
+    let ready = relays_and_nodes(fleet, &fingerprint).await?;
+    let (relays, nodes) = (listed(&fleet.names(Role::Relay)), listed(&fleet.names(Role::Node)));
+    story.say(format!("  relays {relays} join by their seeds, each on a host, power and uplink of its own (made up)"));
+    story.say(format!("  workload nodes {nodes} join; all {ready} relays are ready"));
     link(fleet, target_port).await?;
     story.say(format!(
         "  link {} opens: {CONSUMER} listens on 127.0.0.1:{}, {TARGET} connects to 127.0.0.1:{target_port}",
@@ -47,6 +54,15 @@ pub async fn set_up(fleet: &mut Fleet, story: &Story, target_port: u16) -> Resul
         fleet.link_port
     ));
     Ok(())
+}
+
+/// Names as a sentence has them.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
 }
 
 /// A passphrase for an authority that lives for a minute; the operator's own in real life.
@@ -67,8 +83,8 @@ async fn found(fleet: &mut Fleet, keys: &[&str]) -> Result<String, Failure> {
     text(&founded, "fingerprint", FIRST)
 }
 
-async fn control_nodes(fleet: &mut Fleet, keys: &[&str], fingerprint: &str) -> Result<(), Failure> {
-    let others: Vec<&str> = fleet.names(Role::Control).into_iter().filter(|name| *name != FIRST).collect();
+async fn control_nodes(fleet: &mut Fleet, keys: &[&str], fingerprint: &str) -> Result<Vec<&'static str>, Failure> {
+    let others: Vec<&'static str> = fleet.names(Role::Control).into_iter().filter(|name| *name != FIRST).collect();
     let seeds = [fleet.member(FIRST)?.address()];
     join(fleet, &others, &seeds, fingerprint).await?;
     for name in &others {
@@ -82,11 +98,11 @@ async fn control_nodes(fleet: &mut Fleet, keys: &[&str], fingerprint: &str) -> R
     }
     let count = fleet.names(Role::Control).len();
     let agree = |seen: &super::observe::Seen| seen.agrees_with(count);
-    fleet.until(FIRST, "three control nodes agree", STEP_WITHIN, agree).await?;
-    Ok(())
+    fleet.until(FIRST, "all control nodes agree", STEP_WITHIN, agree).await?;
+    Ok(others)
 }
 
-async fn relays_and_nodes(fleet: &mut Fleet, fingerprint: &str) -> Result<(), Failure> {
+async fn relays_and_nodes(fleet: &mut Fleet, fingerprint: &str) -> Result<usize, Failure> {
     let newcomers = [fleet.names(Role::Relay), fleet.names(Role::Node)].concat();
     let controls = fleet.names(Role::Control);
     let seeds = controls.iter().map(|name| fleet.member(name).map(super::fleet::Member::address));
@@ -98,7 +114,7 @@ async fn relays_and_nodes(fleet: &mut Fleet, fingerprint: &str) -> Result<(), Fa
     let count = fleet.members().iter().filter(|member| member.port.is_some()).count();
     let ready = |seen: &super::observe::Seen| seen.relays_ready() == count;
     fleet.until(FIRST, "all relays are ready", STEP_WITHIN, ready).await?;
-    Ok(())
+    Ok(count)
 }
 
 /// Lets nodes join beside each other: a token for each, then the node's own command.

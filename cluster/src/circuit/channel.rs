@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     id::NodeId,
     limits::{
-        PROBE_BURST, PROBE_BURST_INTERVAL, PROBE_FRESH, PROBE_FULL_MISSES, PROBE_PATIENCE, PROBE_PATIENCE_UNKNOWN,
+        BETRAYAL_MAX, BETRAYAL_MIN, PROBE_BURST, PROBE_BURST_INTERVAL, PROBE_FRESH, PROBE_FULL_MISSES, PROBE_PATIENCE, PROBE_PATIENCE_UNKNOWN,
         PROBE_ROUNDS_KEPT, PROBE_SMALL_BYTES,
     },
     time::{Moment, Span},
@@ -54,6 +54,9 @@ pub(super) struct Channel {
     pub(super) too_small: bool,
     burst_left: u8,
     burst_at: Moment,
+    /// How often the relay has carried probes and no data, and until when it is a last resort for that.
+    betrayals: u32,
+    betrayed_until: Moment,
     /// Whether the outside was last told that the relay is a candidate.
     pub(super) told: bool,
 }
@@ -88,6 +91,18 @@ impl Channel {
     pub(super) fn distrust(&mut self, now: Moment) {
         self.distrusted = Some(now);
         self.burst(now);
+    }
+
+    /// The relay has carried probes and no data: for a minute it is a last resort, and each time for twice as long.
+    pub(super) fn betrayed(&mut self, now: Moment) {
+        let span = BETRAYAL_MIN.saturating_mul(1 << self.betrayals.min(16)).min(BETRAYAL_MAX);
+        self.betrayals = self.betrayals.saturating_add(1);
+        self.betrayed_until = now.after(span);
+    }
+
+    /// Whether it has done so lately.
+    pub(super) fn is_betrayer(&self, now: Moment) -> bool {
+        self.betrayed_until > now
     }
 
     /// Starts quick probes, unless some are under way.

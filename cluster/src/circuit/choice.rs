@@ -41,7 +41,7 @@ impl Circuit {
         let rank = |relay: NodeId, channel: &Channel| {
             let shared = shares.is_some_and(|shares| shares.contains(&relay));
             let unheard = self.watch.waited > Span::ZERO && channel.proven() < Some(self.watch.since);
-            (self.last_resort(channel), shared, unheard, channel.round_trip, relay)
+            (self.last_resort(now, channel), shared, unheard, channel.round_trip, relay)
         };
         let any = !self.connected && !self.channels.values().any(|channel| channel.candidate(now));
         self.channels
@@ -55,8 +55,8 @@ impl Circuit {
             .map(|(.., relay)| relay)
     }
 
-    fn last_resort(&self, channel: &Channel) -> bool {
-        channel.avoided || channel.too_small || channel.carried_bytes < self.packet_bytes
+    pub(super) fn last_resort(&self, now: Moment, channel: &Channel) -> bool {
+        channel.is_betrayer(now) || channel.avoided || channel.too_small || channel.carried_bytes < self.packet_bytes
     }
 
     /// Leaves a relay that drains, or is too small for the circuit's packets, as soon as a proper one is there.
@@ -68,7 +68,7 @@ impl Circuit {
         }
         let reason = if current.avoided { MoveReason::Draining } else { MoveReason::TooSmall };
         if let Some(to) = self.best(now, Some(relay))
-            && self.channels.get(&to).is_some_and(|channel| !self.last_resort(channel))
+            && self.channels.get(&to).is_some_and(|channel| !self.last_resort(now, channel))
         {
             self.take(now, to, reason, effects);
         }
@@ -85,7 +85,7 @@ impl Circuit {
         let nearest = self
             .channels
             .iter()
-            .filter(|(other, channel)| **other != relay && channel.candidate(now) && !self.last_resort(channel))
+            .filter(|(other, channel)| **other != relay && channel.candidate(now) && !self.last_resort(now, channel))
             .filter_map(|(other, channel)| {
                 let (mine, its) = current.compare(channel, PROBE_PAIRS)?;
                 let needed = (mine * NEARER_PERCENT / 100).max(NEARER_SPAN);

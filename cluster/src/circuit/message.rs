@@ -47,13 +47,15 @@ pub enum MoveReason {
     Assigned,
     /// The other end moved.
     Followed,
+    /// Probes come back over the circuit's relay, and nothing else does.
+    Selective,
 }
 
 impl MoveReason {
     /// Whether packets may have been swallowed before the move.
     #[must_use]
     pub const fn after_silence(self) -> bool {
-        matches!(self, Self::Silence | Self::Unanswered | Self::SessionLost | Self::Removed | Self::Returned)
+        matches!(self, Self::Silence | Self::Unanswered | Self::SessionLost | Self::Removed | Self::Returned | Self::Selective)
     }
 
     /// The reason in a few words.
@@ -63,6 +65,7 @@ impl MoveReason {
             Self::First => "first channel",
             Self::Silence => "nothing was acknowledged",
             Self::Unanswered => "its probes did not come back",
+            Self::Selective => "it carried probes and no data",
             Self::SessionLost => "the session to it ended",
             Self::Removed => "its channel was removed",
             Self::Returned => "a relay came back",

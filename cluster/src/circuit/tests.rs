@@ -40,6 +40,8 @@ struct Relay {
     bytes: u32,
     /// Swallows every n-th probe of A.
     loses_probe: Option<u64>,
+    /// Swallows everything but probes and their echoes.
+    probes_only: bool,
 }
 
 struct End {
@@ -92,7 +94,7 @@ impl World {
         };
         for (relay, way_ms) in relays {
             let way = [ms(*way_ms); 2];
-            let relay_new = Relay { way, dead: [false; 2], bytes: u32::MAX, loses_probe: None };
+            let relay_new = Relay { way, dead: [false; 2], bytes: u32::MAX, loses_probe: None, probes_only: false };
             world.relays.insert(NodeId(*relay), relay_new);
             for end in [A, B] {
                 world.event(end, Event::ChannelAdded { relay: NodeId(*relay), shares: BTreeSet::new() });
@@ -171,7 +173,8 @@ impl World {
         let Some(it) = self.relays.get(&relay) else { return };
         let too_large = matches!(what, What::Probe { bytes, .. } if bytes > it.bytes);
         let lost = matches!(what, What::Probe { sequence, .. } if from == A && it.loses_probe.is_some_and(|nth| sequence % nth == 0));
-        if it.dead[from] || too_large || lost {
+        let data = matches!(what, What::Data(_) | What::Ack(_));
+        if it.dead[from] || too_large || lost || (data && it.probes_only) {
             return;
         }
         self.number += 1;
@@ -493,8 +496,34 @@ fn probes_that_come_back_contradict_a_silence() {
     let mut world = World::new(&[(7, 1), (8, 1)]);
     world.run(ms(2_000));
     world.ends[A].stamp += 1;
-    world.run(ms(5_000));
+    world.run(ms(700));
     assert_eq!(world.moves(A), 0);
+}
+
+#[test]
+fn a_relay_that_carries_probes_alone_is_left_and_not_believed_for_a_while() {
+    let mut world = World::new(&[(7, 1), (8, 30)]);
+    world.run(ms(2_000));
+    world.ends[A].sends = true;
+    world.relay(7).probes_only = true;
+    world.run(ms(1_500));
+    let reasons = |world: &World| world.ends[A].takes.iter().map(|(_, take)| take.reason).collect::<Vec<_>>();
+    assert_eq!((world.on(A), world.on(B)), (8, 8));
+    assert_eq!(reasons(&world).last(), Some(&MoveReason::Selective));
+    // It is nearer by far, and its probes come back: for a minute that is not enough.
+    world.relay(7).probes_only = false;
+    world.run(ms(50_000));
+    assert_eq!(world.on(A), 8);
+    world.run(ms(30_000));
+    assert_eq!(world.on(A), 7, "it may have been mended");
+    assert_eq!(reasons(&world).last(), Some(&MoveReason::Nearer));
+    // With no other relay it is better than none.
+    let mut world = World::new(&[(7, 1)]);
+    world.run(ms(2_000));
+    world.ends[A].sends = true;
+    world.relay(7).probes_only = true;
+    world.run(ms(5_000));
+    assert_eq!((world.on(A), world.ends[A].stranded), (7, 0));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{AskedFor, Asker, Effect, Held, Relay, absent, admission, too_many};
 use crate::{
     behavior::{ReplyId, Turn},
     command::{Refusal, code},
-    id::{CircuitId, NodeId},
+    id::{ChannelToken, CircuitId, NodeId},
     limits::{CHANNEL_WAITERS_MAX, CHANNELS_PER_PAIR_MAX, SESSION_CHANNELS_MAX},
     wire::session::{NodeResponse, RelayRequest},
 };
@@ -32,9 +32,9 @@ pub struct ChannelEnd {
     /// The connection of its session: packets come from its address, and go there.
     pub connection: u64,
     /// The token that the node writes and the switch looks up.
-    pub token_out: u64,
+    pub token_out: ChannelToken,
     /// The token that the switch writes into packets for the node.
-    pub token_in: u64,
+    pub token_in: ChannelToken,
 }
 
 /// A channel.
@@ -80,7 +80,7 @@ impl Relay {
         asker: Asker,
         key: ChannelKey,
         peer: NodeId,
-        draws: [u64; 4],
+        draws: [ChannelToken; 4],
         effects: &mut Vec<Effect>,
     ) {
         let node = if key.low == peer { key.high } else { key.low };
@@ -125,7 +125,7 @@ impl Relay {
         asker: Asker,
         key: ChannelKey,
         peer: NodeId,
-        draws: &[u64; 4],
+        draws: &[ChannelToken; 4],
     ) -> Result<u64, Refusal> {
         let node = if key.low == peer { key.high } else { key.low };
         self.check_room(asker)?;
@@ -145,7 +145,7 @@ impl Relay {
         if let Some(node) = [node, peer].iter().find(|node| full(node)) {
             return Err(too_many(&format!("{node} has {SESSION_CHANNELS_MAX} channels here")));
         }
-        let fresh = |(index, draw): (usize, &u64)| !self.tokens.contains(draw) && !draws[..index].contains(draw);
+        let fresh = |(index, draw): (usize, &ChannelToken)| !self.tokens.contains(draw) && !draws[..index].contains(draw);
         if draws.iter().enumerate().all(fresh) {
             return Ok(connection);
         }

@@ -7,7 +7,7 @@ use crate::{
     behavior::{Class, ReplyId},
     command::PublicKeyBytes,
     grant::{Grant, SignedGrant},
-    id::{Name, NodeId, Version},
+    id::{ChannelToken, Name, NodeId, Version},
     snapshot::{Accepted, Policy},
     time::WallTime,
     verified::Verified,
@@ -75,7 +75,7 @@ pub enum Event {
         /// What was found of the grant in it.
         grant: Presented,
         /// Fresh, unpredictable numbers for the tokens of a channel.
-        draws: [u64; 4],
+        draws: [ChannelToken; 4],
     },
     /// A node has answered, or did not in time.
     Answered {
@@ -143,7 +143,7 @@ pub enum Effect {
     /// Forward packets with these tokens no more.
     SwitchClose {
         /// The tokens that the two ends write.
-        tokens: [u64; 2],
+        tokens: [ChannelToken; 2],
     },
     /// Close a connection.
     CloseSession {

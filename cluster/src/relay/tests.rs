@@ -138,7 +138,7 @@ impl Bench {
 
     fn ask(&mut self, connection: u64, request: NodeRequest, grant: Presented) -> Vec<Effect> {
         self.next += 1;
-        let draws = [1, 2, 3, 4].map(|draw| self.next * 10 + draw);
+        let draws = [1, 2, 3, 4].map(|draw| ChannelToken(self.next * 10 + draw));
         self.on(Event::Request { connection, reply: ReplyId(self.next), request, grant, draws })
     }
 

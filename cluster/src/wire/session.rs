@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     command::Refusal,
     grant::SignedGrant,
-    id::{CircuitId, Generation, LinkId, NodeId, TunnelId, Version},
+    id::{Challenge, ChannelToken, CircuitId, Generation, LinkId, NodeId, TunnelId, Version},
 };
 
 /// What a node asks of a relay.
@@ -67,6 +67,11 @@ pub enum NodeRequest {
         /// The session's generation: a late goodbye ends nothing newer.
         session: Generation,
     },
+    /// The node has received a challenge where it is now: its packets come from there from now on.
+    AddressProof {
+        /// The challenge.
+        challenge: Challenge,
+    },
 }
 
 /// What a relay answers.
@@ -82,9 +87,9 @@ pub enum NodeResponse {
     /// The channel is open at both ends.
     ChannelOpened {
         /// The token that the node writes into its packets.
-        token_out: u64,
+        token_out: ChannelToken,
         /// The token of the packets that the node receives.
-        token_in: u64,
+        token_in: ChannelToken,
     },
     /// The tunnel is admitted and the target node knows.
     Admitted {
@@ -110,9 +115,9 @@ pub enum RelayRequest {
         /// The node at the other end.
         peer: NodeId,
         /// The token that the node writes into its packets.
-        token_out: u64,
+        token_out: ChannelToken,
         /// The token of the packets that the node receives.
-        token_in: u64,
+        token_in: ChannelToken,
     },
     /// A channel has ended.
     ChannelClosed {

@@ -24,8 +24,9 @@ use std::{
 
 use postroad_cluster::{
     circuit::{Event, MoveReason},
-    id::NodeId,
+    id::{Challenge, NodeId},
     limits::{
+        CHALLENGE_ANSWERS_PER_SECOND,
         CIRCUIT_CHANNELS_MAX, CIRCUIT_EVENTS, CIRCUIT_IDLE_EXTRA, CIRCUIT_KEEPALIVE, CIRCUIT_PACKET_BYTES,
         CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SEND_WINDOW_BYTES, CIRCUITS_MAX, FLOW_WINDOW_BYTES, FLOWS_PER_CIRCUIT,
     },
@@ -37,7 +38,9 @@ use quinn::{
 };
 use tokio::{sync::mpsc, task::JoinHandle};
 
-use self::{cell::Cell, receive::Receiver, schedule::Schedule};
+use self::{
+    cell::{Cell, PerSecond},
+    receive::Receiver, schedule::Schedule};
 pub use self::{
     cell::PathFigures,
     view::{
@@ -86,9 +89,23 @@ struct Common {
     events_lost: AtomicU64,
     unknown: AtomicU64,
     queue_full: AtomicU64,
+    challenges: Mutex<PerSecond>,
 }
 
 impl Common {
+    /// Passes a relay's challenge on, unless there are more than relays send.
+    fn challenged(&self, from: SocketAddr, challenge: Challenge) {
+        let now = self.clock.now();
+        let mut challenges = self.challenges.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = challenges.take(now, CHALLENGE_ANSWERS_PER_SECOND);
+        drop(challenges);
+        if taken {
+            self.tell(CircuitEvent::Challenged { from, challenge });
+        } else {
+            self.unknown.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Sends to a real address. Nothing but `WouldBlock` is an error.
     fn send(&self, transmit: &Transmit<'_>, waiters: &Waiters) -> io::Result<()> {
         let destination = for_family(transmit.destination, self.ipv6);
@@ -150,6 +167,7 @@ impl NodeSocket {
             events_lost: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
             queue_full: AtomicU64::new(0),
+            challenges: Mutex::default(),
         });
         let this = Arc::new(Self {
             common: Arc::clone(&common),

@@ -1,7 +1,7 @@
 //! The 16-byte header before every packet of a circuit, and the key that authenticates a circuit's moves.
 //!
 //! ```text
-//! byte  0      type: 1 data, 2 probe, 3 echo; the two highest bits are clear, which no QUIC packet of ours has
+//! byte  0      type: 1 data, 2 probe, 3 echo, 4 challenge; the two highest bits are clear, which no QUIC packet of ours has
 //!       1      flags: 1 this path began after a silence
 //!       2..4   generation of the path, its low 16 bits, little endian
 //!       4..8   MAC of the path; zero while the circuit has no key
@@ -31,6 +31,9 @@ pub enum PacketType {
     Probe,
     /// A probe's answer.
     Echo,
+    /// A relay's question to the new address of a session's node, which names it in its session. It belongs to no
+    /// channel: in place of the token stands the challenge.
+    Challenge,
 }
 
 /// The header of a channel's packet. `Debug` leaves out the token, which is a secret.
@@ -67,6 +70,7 @@ impl Header {
             PacketType::Data => 1,
             PacketType::Probe => 2,
             PacketType::Echo => 3,
+            PacketType::Challenge => 4,
         };
         bytes[1] = self.flags;
         bytes[2..4].copy_from_slice(&self.generation.to_le_bytes());
@@ -83,6 +87,7 @@ impl Header {
             1 => PacketType::Data,
             2 => PacketType::Probe,
             3 => PacketType::Echo,
+            4 => PacketType::Challenge,
             _ => return None,
         };
         let [_, flags, generation_low, generation_high, mac @ .., _, _, _, _, _, _, _, _] = *bytes;
@@ -96,6 +101,12 @@ impl Header {
 #[must_use]
 pub const fn is_channel_packet(first_byte: u8) -> bool {
     first_byte & 0xC0 == 0
+}
+
+/// Whether a relay forwards packets that begin so: a challenge is the relay's own word.
+#[must_use]
+pub const fn is_forwarded(first_byte: u8) -> bool {
+    is_channel_packet(first_byte) && first_byte != 4
 }
 
 /// The token in a packet's header; none if it is too short.
@@ -189,7 +200,8 @@ mod tests {
     use super::*;
 
     fn header() -> impl Strategy<Value = Header> {
-        let packet_type = prop_oneof![Just(PacketType::Data), Just(PacketType::Probe), Just(PacketType::Echo)];
+        let types = [PacketType::Data, PacketType::Probe, PacketType::Echo, PacketType::Challenge];
+        let packet_type = proptest::sample::select(types.to_vec());
         (packet_type, any::<u8>(), any::<u16>(), any::<[u8; 4]>(), any::<u64>()).prop_map(
             |(packet_type, flags, generation, mac, token)| Header { packet_type, flags, generation, mac, token },
         )
@@ -209,7 +221,7 @@ mod tests {
         #[test]
         fn no_bytes_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             let parsed = Header::parse(&bytes);
-            prop_assert_eq!(parsed.is_some(), bytes.len() >= HEADER_BYTES && (1..=3).contains(&bytes[0]));
+            prop_assert_eq!(parsed.is_some(), bytes.len() >= HEADER_BYTES && (1..=4).contains(&bytes[0]));
             prop_assert_eq!(token(&bytes).is_some(), bytes.len() >= HEADER_BYTES);
             let length = bytes.len();
             replace_token(&mut bytes, 1);

@@ -19,8 +19,8 @@ use std::{
     },
 };
 
-use postroad_cluster::{limits::SOCKET_RETRY, time::Clock};
-use quinn::udp::{BATCH_SIZE, RecvMeta};
+use postroad_cluster::{id::Challenge, limits::SOCKET_RETRY, time::Clock};
+use quinn::udp::{BATCH_SIZE, RecvMeta, Transmit};
 use tokio::task::JoinHandle;
 
 pub use self::socket::SwitchSocket;
@@ -28,7 +28,10 @@ use self::{
     forward::{Assembler, Run, sort},
     table::Table,
 };
-use crate::network::UdpSocket;
+use crate::{
+    network::UdpSocket,
+    packet::{Header, PacketType},
+};
 
 /// The largest buffer that one receive fills.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -101,7 +104,7 @@ pub struct SwitchDrops {
     pub unknown_token: u64,
     /// The token was not sent from its session's address.
     pub wrong_source: u64,
-    /// Too short for a header.
+    /// Too short for a header, or of a type that only relays send.
     pub malformed: u64,
     /// The channel or session is over its rate.
     pub over_rate: u64,
@@ -178,6 +181,7 @@ impl Shared {
 /// The switch of one listening socket. It ends when dropped.
 #[derive(Debug)]
 pub struct Switch {
+    socket: Arc<dyn UdpSocket>,
     shared: Arc<Shared>,
     reader: JoinHandle<()>,
 }
@@ -200,15 +204,35 @@ impl Switch {
             quic: Arc::clone(&quic),
             clock,
         });
-        let reader = tokio::spawn(read(socket, Arc::clone(&shared)));
-        (Self { shared, reader }, quic)
+        let reader = tokio::spawn(read(Arc::clone(&socket), Arc::clone(&shared)));
+        (Self { socket, shared, reader }, quic)
     }
 
-    /// Tells a session's address, the first time or after it has proven a new one. The one before stays valid as a
-    /// source for 5 s.
+    /// Tells the address of a new session: its handshake has proven it.
     pub fn session_address(&self, session: SwitchSession, address: SocketAddr) {
         let now = self.shared.clock.now();
         self.shared.table().session_address(session, address, now);
+    }
+
+    /// A session's connection has heard its node from `address`. If that is another one than is believed, a challenge
+    /// of this number goes there; packets of its channels come from and go to the old one until it is proven. QUIC
+    /// follows an authenticated packet before it validates the path, which would let a node point its peers' packets
+    /// at anybody.
+    pub fn session_seen(&self, session: SwitchSession, address: SocketAddr, challenge: Challenge) {
+        let now = self.shared.clock.now();
+        let asked = self.shared.table().session_seen(session, address, challenge, now);
+        let Some((destination, Challenge(token))) = asked else { return };
+        let header = Header { packet_type: PacketType::Challenge, flags: 0, generation: 0, mac: [0; 4], token };
+        let contents = &header.encode();
+        // A full socket loses it, as the network may: the next request from there brings another.
+        let _ = self.socket.try_send(&Transmit { destination, ecn: None, contents, segment_size: None, src_ip: None });
+    }
+
+    /// The session names a challenge: if it is the one that was sent to its new address last, that is its address from
+    /// now on, and the one before stays valid as a source for 5 s. False if it is another.
+    pub fn session_proved(&self, session: SwitchSession, challenge: Challenge) -> bool {
+        let now = self.shared.clock.now();
+        self.shared.table().session_proved(session, challenge, now)
     }
 
     /// A newer generation has replaced the session: its channels end in 5 s.

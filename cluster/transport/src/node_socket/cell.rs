@@ -79,13 +79,13 @@ impl PathFigures for quinn::Connection {
 
 /// A bucket of whole things per second.
 #[derive(Clone, Copy, Debug, Default)]
-struct PerSecond {
+pub(super) struct PerSecond {
     second: u64,
     taken: u32,
 }
 
 impl PerSecond {
-    fn take(&mut self, now: Moment, most: u32) -> bool {
+    pub(super) fn take(&mut self, now: Moment, most: u32) -> bool {
         let second = now.0 / 1_000_000_000;
         if self.second != second {
             *self = Self { second, taken: 0 };

@@ -10,6 +10,7 @@ use std::{
 };
 
 use postroad_cluster::{
+    id::Challenge,
     limits::{SOCKET_QUEUE_DATAGRAMS, SOCKET_RETRY},
     time::Timer,
 };
@@ -188,6 +189,10 @@ impl NodeSocket {
         let known = last.as_ref().is_some_and(|last| segment.starts_with(&last.header));
         if !known {
             let header = Header::parse(segment);
+            if let Some(Header { packet_type: PacketType::Challenge, token, .. }) = header {
+                self.common.challenged(canonical(source), Challenge(token));
+                return None;
+            }
             let incoming = header
                 .and_then(|header| table.by_token.get(&header.token))
                 .filter(|incoming| incoming.source == canonical(source));

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt, net::SocketAddr};
 
 use postroad_cluster::{
     circuit::{ChannelView, MoveReason},
-    id::{CircuitId, Generation, NodeId},
+    id::{Challenge, CircuitId, Generation, NodeId},
     time::Span,
 };
 
@@ -142,6 +142,14 @@ pub enum CircuitEvent {
     NoRelay {
         /// The circuit.
         circuit: CircuitKey,
+    },
+    /// A relay asks whether this node is where it was heard from; whoever has a session with it names the challenge
+    /// there.
+    Challenged {
+        /// The relay's address, in its own family's form.
+        from: SocketAddr,
+        /// What is to be named.
+        challenge: Challenge,
     },
     /// The circuit's own relay came back, and what the ring held was sent again.
     Resumed {

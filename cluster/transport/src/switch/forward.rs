@@ -35,6 +35,7 @@ enum Kind {
 fn kind(segment: &[u8]) -> Kind {
     match segment.first() {
         Some(first) if !packet::is_channel_packet(*first) => Kind::Quic,
+        Some(first) if !packet::is_forwarded(*first) => Kind::Malformed,
         _ => packet::token(segment).map_or(Kind::Malformed, Kind::Channel),
     }
 }

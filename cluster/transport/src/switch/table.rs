@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use postroad_cluster::{
-    limits::{CHANNEL_BURST_BYTES, CHANNEL_BYTES_PER_SECOND, SESSION_CHANNELS_MAX, SWITCH_LINGER},
+    id::Challenge,
+    limits::{
+        CHALLENGE_INTERVAL, CHALLENGE_WAIT, CHANNEL_BURST_BYTES, CHANNEL_BYTES_PER_SECOND, SESSION_CHANNELS_MAX,
+        SWITCH_LINGER,
+    },
     time::Moment,
 };
 
@@ -31,6 +35,14 @@ impl Bucket {
     }
 }
 
+/// An address that was challenged.
+#[derive(Clone, Copy, Debug)]
+struct Unproven {
+    address: SocketAddr,
+    challenge: Challenge,
+    sent: Moment,
+}
+
 #[derive(Debug)]
 struct Session {
     /// Where to send, in the form of the socket's family.
@@ -39,6 +51,8 @@ struct Session {
     source: SocketAddr,
     /// The address before the last move, and until when it is valid.
     previous: Option<(SocketAddr, Moment)>,
+    /// Where it was heard from lately and has not proven to be.
+    unproven: Option<Unproven>,
     ends: Moment,
     bucket: Bucket,
     channels: usize,
@@ -92,6 +106,7 @@ impl Table {
         match self.sessions.get_mut(&session) {
             Some(session) if session.source == source => {}
             Some(session) => {
+                session.unproven = None;
                 session.previous = Some((session.source, now.after(SWITCH_LINGER)));
                 session.source = source;
                 session.destination = destination;
@@ -101,6 +116,7 @@ impl Table {
                     destination,
                     source,
                     previous: None,
+                    unproven: None,
                     ends: Moment::NEVER,
                     bucket: Bucket::new(now),
                     channels: 0,
@@ -109,6 +125,39 @@ impl Table {
                 self.sessions.insert(session, session_new);
             }
         }
+    }
+
+    /// Whether a challenge is to go to a session's new address, and in which form of the socket's family.
+    pub(super) fn session_seen(
+        &mut self,
+        session: SwitchSession,
+        address: SocketAddr,
+        challenge: Challenge,
+        now: Moment,
+    ) -> Option<(SocketAddr, Challenge)> {
+        let session = self.sessions.get_mut(&session)?;
+        let address = canonical(address);
+        if session.source == address {
+            session.unproven = None;
+            return None;
+        }
+        // Whoever jumps from address to address is followed no faster than one who stays.
+        if session.unproven.is_some_and(|unproven| now.since(unproven.sent) < CHALLENGE_INTERVAL) {
+            return None;
+        }
+        session.unproven = Some(Unproven { address, challenge, sent: now });
+        Some((for_family(address, self.ipv6), challenge))
+    }
+
+    pub(super) fn session_proved(&mut self, session: SwitchSession, challenge: Challenge, now: Moment) -> bool {
+        let unproven = self.sessions.get_mut(&session).and_then(|session| {
+            let fits = |it: &Unproven| it.challenge == challenge && now.since(it.sent) < CHALLENGE_WAIT;
+            session.unproven.filter(fits)
+        });
+        if let Some(Unproven { address, .. }) = unproven {
+            self.session_address(session, address, now);
+        }
+        unproven.is_some()
     }
 
     pub(super) fn session_replaced(&mut self, session: SwitchSession, now: Moment) {
@@ -277,6 +326,30 @@ mod tests {
         assert!(passes(&mut table, 7, address(9), at(1_001)));
         assert!(passes(&mut table, 7, address(1), at(5_999)));
         assert!(!passes(&mut table, 7, address(1), at(6_000)));
+    }
+
+    #[test]
+    fn a_new_address_is_believed_once_its_challenge_was_named() {
+        let mut table = table();
+        let (here, there, else_where) = (address(1), address(9), address(8));
+        assert_eq!(table.session_seen(A, here, Challenge(1), at(0)), None, "nothing new");
+        assert_eq!(table.session_seen(A, there, Challenge(2), at(10)), Some((there, Challenge(2))));
+        assert_eq!(table.session_seen(A, else_where, Challenge(3), at(200)), None, "too soon for another");
+        assert!(!table.session_proved(A, Challenge(3), at(200)), "that one was never sent");
+        assert!(!table.session_proved(B, Challenge(2), at(200)), "another session's");
+        assert!(!passes(&mut table, 7, there, at(200)) && passes(&mut table, 7, here, at(200)), "not believed yet");
+        assert!(table.session_proved(A, Challenge(2), at(200)));
+        assert!(!table.session_proved(A, Challenge(2), at(200)), "once");
+        assert!(passes(&mut table, 7, there, at(201)) && passes(&mut table, 7, here, at(5_199)));
+        // The peer's packets go there from now on.
+        table.open(OpenChannel { token: 8, from: B, token_out: 7, to: A }, at(202)).unwrap();
+        assert_eq!(table.admit(8, address(2), 1, 100, at(203)).unwrap().destination, there);
+        // A challenge has an end, and seeing the old address again takes it back.
+        assert!(table.session_seen(A, else_where, Challenge(4), at(1_000)).is_some());
+        assert!(!table.session_proved(A, Challenge(4), at(6_000)));
+        assert!(table.session_seen(A, else_where, Challenge(5), at(7_000)).is_some());
+        assert_eq!(table.session_seen(A, there, Challenge(6), at(7_001)), None);
+        assert!(!table.session_proved(A, Challenge(5), at(7_002)));
     }
 
     #[test]

@@ -1,0 +1,260 @@
+//! What carries the connections: Postroad, the tools that it is compared with, and nothing at all.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use postroad::{
+    cli::output::Style,
+    demo::{
+        fleet::{Fleet, Planned, Role},
+        setup::{self, CONSUMER, TARGET},
+        story::Story,
+    },
+    errors::Failure,
+};
+
+use crate::support::process::{Process, ports, program};
+
+/// How long a tool may take until it carries connections.
+const START_WITHIN: Duration = Duration::from_secs(10);
+
+/// Something that carries connections to the target.
+pub(crate) struct Tool {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// What its ends check of each other, since that costs too.
+    pub(crate) verifies: &'static str,
+    /// Where the consumer's applications connect.
+    pub(crate) address: SocketAddr,
+    /// Its processes, each with its part in it.
+    pub(crate) parts: Vec<(&'static str, u32)>,
+    processes: Vec<Process>,
+    fleet: Option<Fleet>,
+}
+
+impl Tool {
+    /// The ids of its processes.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.parts.iter().map(|(_, pid)| *pid).collect()
+    }
+
+    /// Postroad names anew which relay carries the flows; others stay as they are.
+    pub(crate) async fn refresh(&mut self) -> Result<(), String> {
+        let Some(fleet) = &self.fleet else { return Ok(()) };
+        let seen = fleet.look(CONSUMER).await.map_err(|error| said(&error))?;
+        let relay = seen.in_use().ok_or("no relay carries the circuit")?;
+        let pid = |name: &str| {
+            let member = fleet.member(name).map_err(|error| said(&error))?;
+            member.pid().ok_or_else(|| format!("{name} does not run"))
+        };
+        self.parts = vec![("consumer", pid(CONSUMER)?), ("relay", pid(relay)?), ("target", pid(TARGET)?)];
+        Ok(())
+    }
+
+    /// Stops it.
+    pub(crate) async fn stop(mut self) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.stop().await;
+        }
+        self.processes.clear();
+    }
+}
+
+fn said(failure: &Failure) -> String {
+    format!("{} {}", failure.message, failure.hint.as_deref().unwrap_or_default())
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    ([127, 0, 0, 1], port).into()
+}
+
+/// Nothing between the applications.
+pub(crate) fn raw(target: SocketAddr) -> Tool {
+    let (name, verifies) = ("raw loopback", "nothing");
+    Tool { name, verifies, address: target, parts: Vec::new(), processes: Vec::new(), fleet: None }
+}
+
+/// The nodes of the bench. The first control node has a relay too, so that there are three.
+const NODES: [Planned; 5] = [
+    (setup::FIRST, Role::Control, "1"),
+    ("fra", Role::Relay, "fra"),
+    ("ams", Role::Relay, "ams"),
+    (CONSUMER, Role::Node, ""),
+    (TARGET, Role::Node, ""),
+];
+
+/// A Postroad cluster with a link to the target.
+pub(crate) async fn postroad(target: SocketAddr) -> Result<Tool, String> {
+    let executable = PathBuf::from(env!("CARGO_BIN_EXE_postroad"));
+    let mut fleet = Fleet::of(executable, &NODES, false).map_err(|error| said(&error))?;
+    let story = Story::new(Style { colour: false }, true);
+    setup::set_up(&mut fleet, &story, target.port()).await.map_err(|error| said(&error))?;
+    let address = loopback(fleet.link_port);
+    let verifies = "both nodes' certificates, the grant of each connection";
+    let (parts, processes) = (Vec::new(), Vec::new());
+    let mut tool = Tool { name: "postroad", verifies, address, parts, processes, fleet: Some(fleet) };
+    tool.refresh().await?;
+    Ok(tool)
+}
+
+/// A tool of other processes, all of which `start` returns with their parts.
+fn started(
+    name: &'static str,
+    verifies: &'static str,
+    address: SocketAddr,
+    processes: Vec<(&'static str, Process)>,
+) -> Tool {
+    let parts = processes.iter().map(|(part, process)| (*part, process.pid())).collect();
+    let processes = processes.into_iter().map(|(_, process)| process).collect();
+    Tool { name, verifies, address, parts, processes, fleet: None }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+/// HAProxy as a TCP proxy: one process, nothing encrypted.
+pub(crate) fn haproxy(directory: &Path, target: SocketAddr) -> Result<Option<Tool>, String> {
+    let Some(program) = program("haproxy")? else { return Ok(None) };
+    let address = loopback(ports(1)?[0]);
+    let config = directory.join("haproxy.cfg");
+    let text = format!(
+        "global\n  maxconn 8000\ndefaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n\
+         listen relay\n  bind {address}\n  server target {target}\n"
+    );
+    write(&config, &text)?;
+    let mut process = Process::start(
+        "haproxy",
+        Command::new(program).arg("-db").arg("-f").arg(&config),
+        &directory.join("haproxy.log"),
+    )?;
+    process.listens(address, START_WITHIN)?;
+    Ok(Some(started("haproxy TCP", "nothing", address, vec![("proxy", process)])))
+}
+
+/// Two stunnels: TLS 1.3 from one to the other, with a shared key.
+pub(crate) fn stunnel(directory: &Path, target: SocketAddr) -> Result<Option<Tool>, String> {
+    let Some(program) = program("stunnel")? else { return Ok(None) };
+    let found = ports(2)?;
+    let (near, far) = (loopback(found[0]), loopback(found[1]));
+    let secrets = directory.join("stunnel.psk");
+    write(&secrets, "bench:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n")?;
+    let side = |name: &'static str, client: &str, accept: SocketAddr, connect: SocketAddr| {
+        let config = directory.join(format!("stunnel-{name}.conf"));
+        let text = format!(
+            "foreground = yes\npid =\nsyslog = no\ndebug = 3\nsocket = l:TCP_NODELAY=1\nsocket = r:TCP_NODELAY=1\n\
+             [{name}]\nclient = {client}\naccept = {accept}\nconnect = {connect}\nsslVersion = TLSv1.3\n\
+             ciphersuites = TLS_AES_128_GCM_SHA256\nPSKsecrets = {}\n{}",
+            secrets.display(),
+            if client == "yes" { "PSKidentity = bench\n" } else { "ciphers = PSK\n" },
+        );
+        write(&config, &text)?;
+        let mut process = Process::start(
+            &format!("stunnel ({name})"),
+            Command::new(&program).arg(&config),
+            &directory.join(format!("stunnel-{name}.log")),
+        )?;
+        process.listens(accept, START_WITHIN)?;
+        Ok::<_, String>(process)
+    };
+    let server = side("target", "no", far, target)?;
+    let client = side("consumer", "yes", near, far)?;
+    Ok(Some(started(
+        "stunnel pair",
+        "a shared key, both ways",
+        near,
+        vec![("consumer", client), ("target", server)],
+    )))
+}
+
+/// rathole over TLS, whose certificate is made by openssl, or over noise where there is none.
+pub(crate) fn rathole(directory: &Path, target: SocketAddr) -> Result<Option<Tool>, String> {
+    let Some(program) = program("rathole")? else { return Ok(None) };
+    let found = ports(2)?;
+    let (control, near) = (loopback(found[0]), loopback(found[1]));
+    let tls = identity(directory);
+    let (name, verifies, server, client) = match &tls {
+        Some((pfx, root)) => (
+            "rathole TLS",
+            "the server's certificate, a token once",
+            format!(
+                "type = \"tls\"\n[server.transport.tls]\npkcs12 = \"{}\"\npkcs12_password = \"bench\"\n",
+                pfx.display()
+            ),
+            format!(
+                "type = \"tls\"\n[client.transport.tls]\ntrusted_root = \"{}\"\nhostname = \"localhost\"\n",
+                root.display()
+            ),
+        ),
+        None => {
+            let (private, public) = keys(&program)?;
+            (
+                "rathole noise",
+                "the server's key, a token once",
+                format!("type = \"noise\"\n[server.transport.noise]\nlocal_private_key = \"{private}\"\n"),
+                format!("type = \"noise\"\n[client.transport.noise]\nremote_public_key = \"{public}\"\n"),
+            )
+        }
+    };
+    let server = format!(
+        "[server]\nbind_addr = \"{control}\"\ndefault_token = \"bench\"\n[server.transport]\n{server}\
+         [server.services.bench]\nbind_addr = \"{near}\"\nnodelay = true\n"
+    );
+    let client = format!(
+        "[client]\nremote_addr = \"{control}\"\ndefault_token = \"bench\"\n[client.transport]\n{client}\
+         [client.services.bench]\nlocal_addr = \"{target}\"\nnodelay = true\n"
+    );
+    let (near_file, far_file) = (directory.join("rathole-server.toml"), directory.join("rathole-client.toml"));
+    write(&near_file, &server)?;
+    write(&far_file, &client)?;
+    let start = |file: &Path, flag: &str, log: &str| {
+        Process::start("rathole", Command::new(&program).arg(flag).arg(file), &directory.join(log))
+    };
+    let mut near_end = start(&near_file, "--server", "rathole-server.log")?;
+    near_end.listens(control, START_WITHIN)?;
+    let far_end = start(&far_file, "--client", "rathole-client.log")?;
+    near_end.listens(near, START_WITHIN)?;
+    Ok(Some(started(name, verifies, near, vec![("consumer", near_end), ("target", far_end)])))
+}
+
+/// A certificate for localhost as rathole wants it; none without openssl.
+fn identity(directory: &Path) -> Option<(PathBuf, PathBuf)> {
+    let file = |name: &str| directory.join(name);
+    let (key, certificate, pfx) = (file("bench.key"), file("bench.crt"), file("bench.pfx"));
+    let openssl = |arguments: &[&str], files: &[(&str, &Path)]| {
+        let mut command = Command::new("openssl");
+        command.args(arguments);
+        for (flag, path) in files {
+            command.arg(flag).arg(path);
+        }
+        command.output().is_ok_and(|output| output.status.success())
+    };
+    let made = openssl(
+        &[
+            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj",
+            "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+        ],
+        &[("-keyout", &key), ("-out", &certificate)],
+    ) && openssl(
+        &["pkcs12", "-export", "-passout", "pass:bench"],
+        &[("-inkey", &key), ("-in", &certificate), ("-out", &pfx)],
+    );
+    made.then_some((pfx, certificate))
+}
+
+/// A key pair of rathole's own making.
+fn keys(program: &Path) -> Result<(String, String), String> {
+    let output = Command::new(program).arg("--genkey").output();
+    let output = output.map_err(|error| format!("rathole --genkey: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    match lines[..] {
+        [_, private, _, public, ..] => Ok((private.trim().to_owned(), public.trim().to_owned())),
+        _ => Err(format!("rathole --genkey has said something else than two keys: {text}")),
+    }
+}

@@ -1,0 +1,11 @@
+//! libFuzzer on the target `certificate`.
+
+#![no_main]
+
+#[path = "../targets/certificate.rs"]
+mod target;
+#[path = "../targets/mutation.rs"]
+#[allow(dead_code, reason = "each target needs some of it")]
+mod mutation;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| target::run(data));

@@ -1,0 +1,35 @@
+//! The sealed file of an authority, as whoever kept it brings it back.
+
+use std::{num::NonZeroU32, sync::OnceLock};
+
+use postroad_cluster::time::WallTime;
+use postroad_trust::Authority;
+
+use crate::mutation::{Repeating, edited};
+
+/// 2026-01-01 00:00 UTC.
+const WALL: WallTime = WallTime(1_767_225_600_000);
+
+fn good() -> &'static [u8] {
+    static GOOD: OnceLock<Vec<u8>> = OnceLock::new();
+    GOOD.get_or_init(|| {
+        let cluster = "harbour".parse().expect("it is a name");
+        let authority = Authority::create(&cluster, &Repeating(1), WALL).expect("an authority is made");
+        authority.seal("four random words", NonZeroU32::MIN, &Repeating(2))
+    })
+}
+
+/// The data as a file, and as edits of a good one. No altered file opens; blanks and line ends may differ.
+pub(crate) fn run(data: &[u8]) {
+    let near = edited(good(), data);
+    for file in [data, &near] {
+        match Authority::unseal(file, "four random words") {
+            Ok(authority) => {
+                let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).split_whitespace().collect::<String>();
+                assert_eq!(authority.cluster().as_str(), "harbour");
+                assert!(words(file).starts_with(&words(good())), "an altered file was opened");
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+}
