@@ -25,6 +25,9 @@ use crate::{
     net::SystemNetwork,
 };
 
+/// More files than the flows of a node.
+const OPEN_FILES: u64 = 1 << 20;
+
 /// The key under which a directory says that its node has left.
 const LEFT: &[u8] = b"left";
 
@@ -173,10 +176,25 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     runtime.map_err(|error| Failure::failed("NO_RUNTIME", format!("could not start the node's runtime: {error}")))
 }
 
+/// Lets this process open as many files as the system allows it: every flow is a socket, and the usual bound of 1,024 is
+/// for programs that select.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // Without a bound the system still has one, and refuses to be asked for more.
+    let wanted = maximum.unwrap_or(OPEN_FILES).min(OPEN_FILES);
+    if current.is_some_and(|current| current < wanted)
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum })
+    {
+        tracing::warn!(%error, current, wanted, "open files stay bounded: so do flows");
+    }
+}
+
 /// The whole life of a node whose directory is open.
 pub(crate) async fn live(config: &Config, opened: Opened) -> Result<(), Failure> {
     // Sockets and files of a node are its owner's alone.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    raise_open_files();
     let Opened { ports, settings, databases } = opened;
     // The directory's lock goes with the port: it is kept until the last word, so that no second process gets in.
     let _directory = Arc::clone(&ports.disk);

@@ -19,8 +19,9 @@ pub use self::message::{ChannelView, Effect, Event, Figures, MoveReason, Path, T
 use crate::{
     id::{Generation, NodeId},
     limits::{
-        CIRCUIT_CHECKS, CIRCUIT_CONTRADICTIONS_MAX, CIRCUIT_DOUBLE_MAX, CIRCUIT_PATIENCE_MAX, CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SILENCE_MIN,
-        CIRCUIT_SILENCE_ROUND_TRIPS, CIRCUIT_TICK, PROBE_INTERVAL, PROBE_LARGER_ROUNDS, PROBE_MISSES_MAX,
+        CIRCUIT_CHECKS, CIRCUIT_CONTRADICTIONS_MAX, CIRCUIT_DOUBLE_MAX, CIRCUIT_PATIENCE_MAX,
+        CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SILENCE_MIN, CIRCUIT_SILENCE_ROUND_TRIPS, CIRCUIT_TICK, PROBE_INTERVAL,
+        PROBE_LARGER_ROUNDS, PROBE_MISSES_MAX,
     },
     time::{Moment, Span},
 };
@@ -284,7 +285,8 @@ impl Circuit {
     fn silence_limit(&self, measured: Option<Span>) -> Span {
         let probed = self.path.relay.and_then(|relay| self.channels.get(&relay)).and_then(|channel| channel.round_trip);
         let round_trip = probed.max(measured).unwrap_or(CIRCUIT_ROUND_TRIP_UNKNOWN);
-        (round_trip * CIRCUIT_SILENCE_ROUND_TRIPS).max(CIRCUIT_SILENCE_MIN) * (1 << self.watch.patience.min(CIRCUIT_PATIENCE_MAX.ilog2()))
+        (round_trip * CIRCUIT_SILENCE_ROUND_TRIPS).max(CIRCUIT_SILENCE_MIN)
+            * (1 << self.watch.patience.min(CIRCUIT_PATIENCE_MAX.ilog2()))
     }
 
     /// Half a silence has passed: asks the relay itself, and the one that would be next.

@@ -16,7 +16,11 @@ macro_rules! hidden {
 
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                if serializer.is_human_readable() { serializer.serialize_str("hidden") } else { self.0.serialize(serializer) }
+                if serializer.is_human_readable() {
+                    serializer.serialize_str("hidden")
+                } else {
+                    self.0.serialize(serializer)
+                }
             }
         }
 

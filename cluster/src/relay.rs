@@ -243,7 +243,9 @@ impl Relay {
         let node = connection.node;
         match request {
             // What a proof proves, the packet switch says.
-            NodeRequest::Ping { .. } | NodeRequest::AddressProof { .. } => self.reply(asker.reply, NodeResponse::Done, effects),
+            NodeRequest::Ping { .. } | NodeRequest::AddressProof { .. } => {
+                self.reply(asker.reply, NodeResponse::Done, effects);
+            }
             NodeRequest::Goodbye { session } => self.goodbye(turn, asker, session, effects),
             NodeRequest::Hello { .. } => self.attempt(turn, asker, request, grant, effects),
             _ if connection.session.is_none() => {

@@ -317,7 +317,9 @@ impl Inner {
         if let Some(mut tamperer) = self.tamperer.take() {
             for segment in contents.chunks(stride) {
                 let datagram = Datagram { from, to, bytes: segment.to_vec(), late: Duration::ZERO };
-                tamperer(datagram).into_iter().for_each(|datagram| self.carry(datagram));
+                for changed in tamperer(datagram) {
+                    self.carry(changed);
+                }
             }
             self.tamperer = Some(tamperer);
             return true;

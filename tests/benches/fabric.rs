@@ -22,7 +22,7 @@ use tokio::{net::TcpListener, runtime::Runtime};
 
 use steps::{Measured, Size};
 use support::report::Report;
-use tools::Tool;
+use tools::{Starter, Tool};
 
 /// Everything that can be measured.
 const STEPS: [&str; 5] = ["bulk", "exchange", "connections", "idle", "stall"];
@@ -68,8 +68,7 @@ fn compare(chosen: &[&str], size: Size, report: &mut Report) -> Result<(), Strin
     let target = listener.local_addr().map_err(|error| error.to_string())?;
     runtime.spawn(load::serve(Arc::new(listener)));
     let mut measured = vec![steps::of(&runtime, tools::raw(target), chosen, size)?];
-    let starters: [fn(&std::path::Path, std::net::SocketAddr) -> Result<Option<Tool>, String>; 3] =
-        [tools::haproxy, tools::stunnel, tools::rathole];
+    let starters: [Starter; 3] = [tools::haproxy, tools::stunnel, tools::rathole];
     for start in starters {
         if let Some(tool) = start(directory.path(), target)? {
             measured.push(measure(&runtime, tool, chosen, size)?);

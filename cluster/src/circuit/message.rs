@@ -55,7 +55,10 @@ impl MoveReason {
     /// Whether packets may have been swallowed before the move.
     #[must_use]
     pub const fn after_silence(self) -> bool {
-        matches!(self, Self::Silence | Self::Unanswered | Self::SessionLost | Self::Removed | Self::Returned | Self::Selective)
+        matches!(
+            self,
+            Self::Silence | Self::Unanswered | Self::SessionLost | Self::Removed | Self::Returned | Self::Selective
+        )
     }
 
     /// The reason in a few words.

@@ -145,7 +145,8 @@ impl Relay {
         if let Some(node) = [node, peer].iter().find(|node| full(node)) {
             return Err(too_many(&format!("{node} has {SESSION_CHANNELS_MAX} channels here")));
         }
-        let fresh = |(index, draw): (usize, &ChannelToken)| !self.tokens.contains(draw) && !draws[..index].contains(draw);
+        let fresh =
+            |(index, draw): (usize, &ChannelToken)| !self.tokens.contains(draw) && !draws[..index].contains(draw);
         if draws.iter().enumerate().all(fresh) {
             return Ok(connection);
         }

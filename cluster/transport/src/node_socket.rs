@@ -26,9 +26,9 @@ use postroad_cluster::{
     circuit::{Event, MoveReason},
     id::{Challenge, NodeId},
     limits::{
-        CHALLENGE_ANSWERS_PER_SECOND,
-        CIRCUIT_CHANNELS_MAX, CIRCUIT_EVENTS, CIRCUIT_IDLE_EXTRA, CIRCUIT_KEEPALIVE, CIRCUIT_PACKET_BYTES,
-        CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SEND_WINDOW_BYTES, CIRCUITS_MAX, FLOW_WINDOW_BYTES, FLOWS_PER_CIRCUIT,
+        CHALLENGE_ANSWERS_PER_SECOND, CIRCUIT_CHANNELS_MAX, CIRCUIT_EVENTS, CIRCUIT_IDLE_EXTRA, CIRCUIT_KEEPALIVE,
+        CIRCUIT_PACKET_BYTES, CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SEND_WINDOW_BYTES, CIRCUITS_MAX, FLOW_WINDOW_BYTES,
+        FLOWS_PER_CIRCUIT,
     },
     time::{Clock, Span},
 };
@@ -38,15 +38,17 @@ use quinn::{
 };
 use tokio::{sync::mpsc, task::JoinHandle};
 
-use self::{
-    cell::{Cell, PerSecond},
-    receive::Receiver, schedule::Schedule};
 pub use self::{
     cell::PathFigures,
     view::{
         ChannelSpec, CircuitCounters, CircuitError, CircuitEvent, CircuitKey, CircuitSpec, CircuitStatus,
         SocketCounters,
     },
+};
+use self::{
+    cell::{Cell, PerSecond},
+    receive::Receiver,
+    schedule::Schedule,
 };
 use crate::{
     address::{canonical, for_family, mapped},

@@ -32,7 +32,7 @@ use postroad_transport::{
     switch::SwitchCounters,
 };
 
-use crate::support::{AMS, Fleet, Flow, ms, receive, run, seconds, send, until, within};
+use crate::support::{Fleet, Flow, ms, receive, run, seconds, send, until, within};
 
 /// The link that the mole may use, and the port on which it listens for it.
 const OWN_PORT: u16 = 7_432;
@@ -339,7 +339,8 @@ async fn betrayed(fleet: &mut Fleet, crime: Crime) -> (u64, bool) {
     const PIECE: usize = 16;
     let marker = [0x5a; PIECE];
     fleet.world.fabric.tamper(Some(Box::new(move |datagram| {
-        let is_data = |datagram: &Datagram| header(&datagram.bytes).is_some_and(|it| it.packet_type == PacketType::Data);
+        let is_data =
+            |datagram: &Datagram| header(&datagram.bytes).is_some_and(|it| it.packet_type == PacketType::Data);
         if is_of(datagram.to, evil) || is_of(datagram.from, evil) {
             saw.fetch_or(datagram.bytes.windows(PIECE).any(|window| window == marker), Ordering::Relaxed);
         }

@@ -200,11 +200,14 @@ fn sum(values: &[f64]) -> f64 {
     values.iter().sum()
 }
 
+/// Tells of one step.
+type Teller = fn(&[Measured], &mut Report);
+
 /// One table a step, the goals, and everything as JSON.
 pub(crate) fn tell(measured: &[Measured], chosen: &[&str], report: &mut Report) {
     let checks: Vec<String> = measured.iter().map(|it| format!("{}: {}", it.name, it.verifies)).collect();
     println!("What ends check of each other: {}\n", checks.join("; "));
-    let told: [(&str, fn(&[Measured], &mut Report)); 4] =
+    let told: [(&str, Teller); 4] =
         [("bulk", tell_bulk), ("exchange", tell_exchange), ("connections", tell_connections), ("idle", tell_idle)];
     for (step, tell) in told {
         if chosen.contains(&step) {
@@ -228,7 +231,13 @@ fn parts_json(it: &Measured, values: &[f64]) -> Value {
 }
 
 /// What HAProxy's figure times `factor` is, if it was measured.
-fn goals(measured: &[Measured], figure: impl Fn(&Measured) -> Option<f64>, what: &str, factor: f64, report: &mut Report) {
+fn goals(
+    measured: &[Measured],
+    figure: impl Fn(&Measured) -> Option<f64>,
+    what: &str,
+    factor: f64,
+    report: &mut Report,
+) {
     let of = |name: &str| find(measured, name).and_then(&figure);
     let (Some(ours), Some(haproxy)) = (of("postroad"), of("haproxy")) else { return };
     report.goal(&format!("{what}, as a multiple of HAProxy's"), ours / haproxy, factor, " ×");

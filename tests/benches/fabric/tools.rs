@@ -37,12 +37,10 @@ pub(crate) struct Tool {
     fleet: Option<Fleet>,
 }
 
-impl Tool {
-    /// The ids of its processes.
-    pub(crate) fn pids(&self) -> Vec<u32> {
-        self.parts.iter().map(|(_, pid)| *pid).collect()
-    }
+/// How a tool is started: in a directory for its files, towards the target; nothing if it is not installed.
+pub(crate) type Starter = fn(&Path, SocketAddr) -> Result<Option<Tool>, String>;
 
+impl Tool {
     /// Postroad names anew which relay carries the flows; others stay as they are.
     pub(crate) async fn refresh(&mut self) -> Result<(), String> {
         let Some(fleet) = &self.fleet else { return Ok(()) };
@@ -164,12 +162,7 @@ pub(crate) fn stunnel(directory: &Path, target: SocketAddr) -> Result<Option<Too
     };
     let server = side("target", "no", far, target)?;
     let client = side("consumer", "yes", near, far)?;
-    Ok(Some(started(
-        "stunnel pair",
-        "a shared key, both ways",
-        near,
-        vec![("consumer", client), ("target", server)],
-    )))
+    Ok(Some(started("stunnel pair", "a shared key, both ways", near, vec![("consumer", client), ("target", server)])))
 }
 
 /// rathole over TLS, whose certificate is made by openssl, or over noise where there is none.
@@ -177,9 +170,8 @@ pub(crate) fn rathole(directory: &Path, target: SocketAddr) -> Result<Option<Too
     let Some(program) = program("rathole")? else { return Ok(None) };
     let found = ports(2)?;
     let (control, near) = (loopback(found[0]), loopback(found[1]));
-    let tls = identity(directory);
-    let (name, verifies, server, client) = match &tls {
-        Some((pfx, root)) => (
+    let (name, verifies, server, client) = if let Some((pfx, root)) = identity(directory) {
+        (
             "rathole TLS",
             "the server's certificate, a token once",
             format!(
@@ -190,16 +182,15 @@ pub(crate) fn rathole(directory: &Path, target: SocketAddr) -> Result<Option<Too
                 "type = \"tls\"\n[client.transport.tls]\ntrusted_root = \"{}\"\nhostname = \"localhost\"\n",
                 root.display()
             ),
-        ),
-        None => {
-            let (private, public) = keys(&program)?;
-            (
-                "rathole noise",
-                "the server's key, a token once",
-                format!("type = \"noise\"\n[server.transport.noise]\nlocal_private_key = \"{private}\"\n"),
-                format!("type = \"noise\"\n[client.transport.noise]\nremote_public_key = \"{public}\"\n"),
-            )
-        }
+        )
+    } else {
+        let (private, public) = keys(&program)?;
+        (
+            "rathole noise",
+            "the server's key, a token once",
+            format!("type = \"noise\"\n[server.transport.noise]\nlocal_private_key = \"{private}\"\n"),
+            format!("type = \"noise\"\n[client.transport.noise]\nremote_public_key = \"{public}\"\n"),
+        )
     };
     let server = format!(
         "[server]\nbind_addr = \"{control}\"\ndefault_token = \"bench\"\n[server.transport]\n{server}\
@@ -236,8 +227,19 @@ fn identity(directory: &Path) -> Option<(PathBuf, PathBuf)> {
     };
     let made = openssl(
         &[
-            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj",
-            "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost",
         ],
         &[("-keyout", &key), ("-out", &certificate)],
     ) && openssl(
