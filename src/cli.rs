@@ -17,6 +17,7 @@ pub mod output;
 mod passphrase;
 pub mod relative;
 pub mod relay;
+pub mod service;
 pub mod setting;
 pub mod status;
 pub mod table;
@@ -115,6 +116,8 @@ pub enum Noun {
     Control(control::Command),
     /// List and set what concerns the whole cluster
     Setting(setting::Command),
+    /// Run this node with the system, by systemd
+    Service(service::Command),
     /// Check and show this node's configuration
     Config(config::Command),
     /// Print completions for a shell
@@ -141,6 +144,7 @@ impl Noun {
             Self::Relay(command) => command.run(context),
             Self::Control(command) => command.run(context),
             Self::Setting(command) => command.run(context),
+            Self::Service(command) => command.run(context),
             Self::Config(command) => command.run(context),
             Self::Completions(command) => Ok(command.run()),
             Self::Man(command) => command.run(),

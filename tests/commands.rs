@@ -387,3 +387,36 @@ fn three_control_nodes_lose_one_and_take_it_back() {
     hosts.until(1, "control list", |control| voters(control) == 2 && control["members"].as_array().unwrap().len() == 2);
     assert!(hosts.say(1, "node list").done()["nodes"].as_array().unwrap().iter().all(|node| node["name"] != "ams-3"));
 }
+
+/// The unit is one that systemd takes, and what it says about the data directory is what was asked for.
+#[test]
+fn a_service_is_installed_and_removed() {
+    let hosts = Hosts::new(1);
+    let units = hosts.path("units");
+    let line = |verb: &str| format!("service {verb} --units {}", units.display());
+    hosts.say(0, &line("install")).failed(1, "SERVICE_FAILED");
+    fs::create_dir(&units).unwrap();
+    let installed = hosts.say(0, &line("install")).done();
+    let text = fs::read_to_string(units.join("postroad.service")).unwrap();
+    assert_eq!(installed["text"], text.as_str());
+    assert!(text.contains(&format!("ReadWritePaths={}", hosts.path("data-0").display())), "{text}");
+    if let Some(complaints) = complaints_of_systemd(&units.join("postroad.service")) {
+        assert_eq!(complaints, "");
+    }
+    hosts.say(0, &line("remove")).failed(3, "NOT_CONFIRMED");
+    hosts.say(0, &format!("{} --yes", line("remove"))).done();
+    assert!(!units.join("postroad.service").exists());
+    hosts.say(0, &format!("{} --yes", line("remove"))).failed(3, "SERVICE_UNKNOWN");
+}
+
+/// What systemd finds wrong with a unit; nothing where systemd is missing, unless everything must be there.
+fn complaints_of_systemd(unit: &std::path::Path) -> Option<String> {
+    match Command::new("systemd-analyze").arg("verify").arg("--man=no").arg(unit).output() {
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).into_owned()),
+        Err(error) if std::env::var_os("POSTROAD_REQUIRE_ALL").is_none() => {
+            eprintln!("skipped: systemd-analyze is missing ({error})");
+            None
+        }
+        Err(error) => panic!("systemd-analyze is missing ({error})"),
+    }
+}
