@@ -279,6 +279,8 @@ fn from_nothing_to_bytes_through_a_link() {
     assert_eq!(hosts.say(0, "status").done()["can_lose"]["relays"], 1, "RP-3: their domains differ");
 
     drains(&mut hosts, listen);
+    short_flows(&hosts, listen);
+    retarget(&hosts, listen);
 
     // Leaving: not with links, then for good; SIGTERM stops in order and leaves no socket behind.
     hosts.say(1, "leave --yes").failed(3, "NODE_HAS_LINKS");
@@ -334,6 +336,70 @@ fn drains(hosts: &mut Hosts, listen: SocketAddr) {
     hosts.start(3);
     hosts.until(0, "relay show fra-1", |shown| shown["relay"]["drain"]["progress"]["phase"] == "over");
     hosts.say(0, "relay resume fra-1").done();
+}
+
+/// R4: thousands of short flows leave no flow and no memory behind, within 10 %. The first ones fill what is kept.
+fn short_flows(hosts: &Hosts, listen: SocketAddr) {
+    let flows = |count: usize| {
+        let one = move || {
+            for _ in 0..count / 8 {
+                let mut stream = TcpStream::connect(listen).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.write_all(b"short").unwrap();
+                stream.shutdown(std::net::Shutdown::Write).unwrap();
+                let mut back = Vec::new();
+                stream.read_to_end(&mut back).unwrap();
+                assert_eq!(back, b"short");
+            }
+        };
+        let threads: Vec<_> = (0..8).map(|_| std::thread::spawn(one)).collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        for host in [1, 2] {
+            hosts.until(host, "status", |status| status["flows"]["open"] == 0);
+        }
+    };
+    let pages = |host: usize| {
+        let pid = hosts.nodes[host].as_ref().unwrap().id();
+        let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+        text.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    flows(2_000);
+    let before = [0, 1, 2, 3].map(pages);
+    flows(4_000);
+    let after = [0, 1, 2, 3].map(pages);
+    for (before, after) in before.into_iter().zip(after) {
+        assert!(after * 10 <= before * 11, "{after} pages, {before} before");
+    }
+}
+
+/// RP-31, RP-35: a link leads elsewhere: connections to the old target end, new ones get the new one and are held while
+/// it is registered, never refused.
+fn retarget(hosts: &Hosts, listen: SocketAddr) {
+    let before = hosts.say(0, "link show db").done();
+    let address = before["to"]["address"].as_str().unwrap().to_owned();
+    let mut old = TcpStream::connect(listen).unwrap();
+    old.set_read_timeout(Some(PATIENCE)).unwrap();
+    old.write_all(b"old").unwrap();
+    old.read_exact(&mut [0; 3]).unwrap();
+    let port = echo();
+    hosts.say(0, "link retarget dc --to 127.0.0.1:1").failed(3, "LINK_UNKNOWN");
+    hosts.say(0, "link retarget db --to 127.0.0.1").failed(2, "WRONG_USE");
+    let done = hosts.say(0, &format!("link retarget db --to 127.0.0.1:{port}")).done();
+    assert_eq!((done["changed"].as_bool(), done["before"].as_str()), (Some(true), Some(&*address)));
+    assert_eq!(done["link"]["generation"], 2);
+    let broken = old.read(&mut [0; 8]).unwrap_err();
+    assert_eq!(broken.kind(), std::io::ErrorKind::ConnectionReset);
+    for _ in 0..20 {
+        let mut new = TcpStream::connect(listen).unwrap();
+        new.set_read_timeout(Some(PATIENCE)).unwrap();
+        new.write_all(b"new").unwrap();
+        let mut back = [0; 3];
+        new.read_exact(&mut back).unwrap();
+        assert_eq!(&back, b"new");
+    }
+    assert_eq!(hosts.say(0, &format!("link retarget db --to 127.0.0.1:{port}")).done()["changed"], false);
 }
 
 fn promote(hosts: &Hosts, host: usize, name: &str) -> Said {

@@ -160,6 +160,7 @@ fn facts(fabric: &Fabric) -> Report {
         relays,
         loads,
         circuits,
+        applied: fabric.applied(),
         snapshot: fabric.snapshot().map_or(Version(0), |accepted| accepted.header.version),
         flows: fabric.flows.len() as u64,
     }

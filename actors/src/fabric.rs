@@ -13,9 +13,11 @@ use std::{
 use postroad_cluster::{
     drain::{self, Word},
     grant::SignedGrant,
-    id::{Generation, LinkId, Name, NodeId},
+    id::{Generation, LinkId, Name, NodeId, Version},
+    revocation::{Revocations, SignedRevocations},
     snapshot::{Accepted, LinkView, RelayView},
     time::{Clock as _, Entropy, Span},
+    verified::Verified,
 };
 use postroad_raft::Consensus;
 use postroad_store::NodeStore;
@@ -26,7 +28,7 @@ use postroad_transport::{
     node_socket::{CircuitKey, NodeSocket},
     tls::{SharedIdentity, SharedTrust},
 };
-use postroad_trust::Anchors;
+use postroad_trust::{Anchors, TrustError, verify_revocations};
 use tokio::sync::Notify;
 
 use crate::{
@@ -86,6 +88,8 @@ pub struct Fabric {
     endpoints: RwLock<BTreeMap<LinkId, (Generation, SignedGrant)>>,
     served: Mutex<BTreeSet<u64>>,
     drains: RwLock<BTreeMap<NodeId, Word>>,
+    revoked: RwLock<Option<Revoked>>,
+    applied: RwLock<BTreeMap<NodeId, Version>>,
     /// What the control nodes should hear sooner than the next report.
     pub(crate) report_soon: Notify,
     stopping: AtomicBool,
@@ -107,6 +111,12 @@ pub struct Standing {
     pub address: SocketAddr,
     /// The last round-trip time of its pings, in microseconds.
     pub round_trip_us: Option<u64>,
+}
+
+/// Revoked routes, as this node knows and passes them on.
+struct Revoked {
+    signed: SignedRevocations,
+    all: Verified<Revocations>,
 }
 
 /// What a fabric is made of, beside what it begins empty with.
@@ -157,6 +167,8 @@ impl Fabric {
             endpoints: RwLock::default(),
             served: Mutex::default(),
             drains: RwLock::default(),
+            revoked: RwLock::default(),
+            applied: RwLock::default(),
             report_soon: Notify::new(),
             stopping: AtomicBool::new(false),
             sequence: AtomicU32::new(0),
@@ -240,12 +252,60 @@ impl Fabric {
     pub(crate) fn session_down(&self, relay: NodeId) {
         write(&self.sessions).remove(&relay);
         write(&self.drains).remove(&relay);
+        write(&self.applied).remove(&relay);
     }
 
     pub(crate) fn session_measured(&self, relay: NodeId, round_trip_us: u64) {
         if let Some(standing) = write(&self.sessions).get_mut(&relay) {
             standing.round_trip_us = Some(round_trip_us);
         }
+    }
+
+    /// Takes revocations if they are newer than those that are there, and returns them then.
+    pub(crate) fn take_revocations(
+        &self,
+        signed: &SignedRevocations,
+    ) -> Result<Option<Verified<Revocations>>, TrustError> {
+        let revocations = verify_revocations(signed, &self.trust.current())?;
+        let mut present = write(&self.revoked);
+        let version = revocations.get().version;
+        if present.as_ref().is_some_and(|present| present.all.get().version >= version) {
+            return Ok(None);
+        }
+        *present = Some(Revoked { signed: signed.clone(), all: revocations.clone() });
+        Ok(Some(revocations))
+    }
+
+    /// The newest revocations, as they are passed on.
+    pub(crate) fn signed_revocations(&self) -> Option<SignedRevocations> {
+        read(&self.revoked).as_ref().map(|revoked| revoked.signed.clone())
+    }
+
+    /// The newest revocations.
+    pub(crate) fn revocations(&self) -> Option<Verified<Revocations>> {
+        read(&self.revoked).as_ref().map(|revoked| revoked.all.clone())
+    }
+
+    /// A relay has said what it has applied.
+    pub(crate) fn relay_applied(&self, relay: NodeId, version: Version) {
+        write(&self.applied).insert(relay, version);
+    }
+
+    /// What each relay with a session has applied.
+    pub(crate) fn applied(&self) -> BTreeMap<NodeId, Version> {
+        read(&self.applied).clone()
+    }
+
+    /// Whether this route was revoked, whatever this node's snapshot still says.
+    pub fn is_revoked(&self, link: LinkId, generation: Generation) -> bool {
+        read(&self.revoked).as_ref().is_some_and(|revoked| revoked.all.get().is_revoked(link, generation))
+    }
+
+    /// Whether a relay is stale for a link, so that nothing new of it goes through that relay (RP-35).
+    pub fn is_stale(&self, relay: NodeId, link: LinkId) -> bool {
+        let applied = read(&self.applied).get(&relay).copied().unwrap_or_default();
+        let now = self.clock.wall();
+        read(&self.revoked).as_ref().is_some_and(|revoked| revoked.all.get().is_stale(link, applied, now))
     }
 
     /// The node stops: its circuits are closed, so that its peers know at once, and none is taken or dialled any more.

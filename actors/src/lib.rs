@@ -40,6 +40,7 @@ mod node;
 mod peer;
 pub mod ports;
 mod relay;
+mod revoke;
 pub mod root;
 pub mod service;
 mod session;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use postroad_cluster::{
     control,
-    id::{LinkId, NodeId},
+    id::{LinkId, NodeId, Version},
     limits::CALL_WAIT,
     link,
     node::{Certificate, Effect, Event, Node},
@@ -27,6 +27,7 @@ use crate::{
     link::{LINKS, LinkPerformer},
     peer::{PEERS, PeerPerformer},
     relay::RELAY,
+    revoke,
     session::{SessionPerformer, after, run},
     shell::Performer,
     supervisor::{AddError, SupervisorHandle},
@@ -59,18 +60,26 @@ fn session_child(relay: NodeId) -> String {
     format!("relay-{}", relay.0)
 }
 
-/// Has every session say goodbye; it dials no more (RP-34).
-pub(crate) fn leave(fabric: &Fabric) {
-    let Some(sessions) = SupervisorHandle::find(&fabric.directory, SESSIONS) else { return };
-    for id in sessions.children() {
-        let session: Option<Handle<session::Session>> = fabric.directory.find(&format!("{SESSIONS}/{id}"));
-        if let Some(session) = session {
-            let _ = session.send(session::Event::Leave);
-        }
+/// Tells every session of this node's revocations, so that relays which have older ones get them.
+pub(crate) fn tell_revocations(fabric: &Fabric, version: Version) {
+    for session in sessions(fabric) {
+        let _ = session.send(session::Event::Revocations { version });
     }
 }
 
-fn session(fabric: &Fabric, relay: NodeId) -> Option<Handle<session::Session>> {
+fn sessions(fabric: &Fabric) -> Vec<Handle<session::Session>> {
+    let Some(supervisor) = SupervisorHandle::find(&fabric.directory, SESSIONS) else { return Vec::new() };
+    supervisor.children().iter().filter_map(|id| fabric.directory.find(&format!("{SESSIONS}/{id}"))).collect()
+}
+
+/// Has every session say goodbye; it dials no more (RP-34).
+pub(crate) fn leave(fabric: &Fabric) {
+    for session in sessions(fabric) {
+        let _ = session.send(session::Event::Leave);
+    }
+}
+
+pub(crate) fn session(fabric: &Fabric, relay: NodeId) -> Option<Handle<session::Session>> {
     fabric.directory.find(&format!("{SESSIONS}/{}", session_child(relay)))
 }
 
@@ -163,12 +172,8 @@ impl NodePerformer {
 
     fn endpoints(&self) {
         let wanted = self.fabric.endpoints();
-        let Some(sessions) = self.supervisor(SESSIONS) else { return };
-        for id in sessions.children() {
-            let session: Option<Handle<session::Session>> = self.fabric.directory.find(&format!("{SESSIONS}/{id}"));
-            if let Some(session) = session {
-                let _ = session.send(session::Event::Endpoints { wanted: wanted.clone() });
-            }
+        for session in sessions(&self.fabric) {
+            let _ = session.send(session::Event::Endpoints { wanted: wanted.clone() });
         }
     }
 
@@ -242,6 +247,11 @@ impl Performer<Node> for NodePerformer {
             Effect::Trust => {
                 if let Some(accepted) = accepted {
                     self.fabric.trust.replace(self.fabric.anchors(&accepted));
+                }
+            }
+            Effect::Revocations { signed } => {
+                if let Err(error) = revoke::take(&self.fabric, &signed) {
+                    tracing::error!(error, "the revocations of a snapshot do not hold");
                 }
             }
             Effect::Controls { addresses } => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use postroad_cluster::{
     behavior::ReplyId,
-    command::Refusal,
+    command::{Refusal, code},
     id::{Challenge, ChannelToken},
     limits::{CALL_WAIT, TUNNEL_WAIT},
     relay::{ChannelEnd, Effect, Event, Presented, Relay, Timer},
@@ -19,6 +19,7 @@ use postroad_transport::{
 use crate::{
     fabric::Fabric,
     handle::{AskError, Handle},
+    revoke,
     session::{after, attend, run},
     shell::Performer,
     snapshot,
@@ -136,6 +137,19 @@ pub(crate) async fn serve(fabric: Arc<Fabric>, switch: Arc<Switch>, connection: 
 }
 
 async fn answer(fabric: &Fabric, relay: &Me, connection: u64, request: NodeRequest) -> NodeResponse {
+    match &request {
+        NodeRequest::RevocationsAsk => {
+            return NodeResponse::Revocations { signed: fabric.signed_revocations().map(Box::new) };
+        }
+        // Signed by a control node, so it does not matter who brings them.
+        NodeRequest::Revocations { signed } => {
+            if let Err(error) = revoke::take(fabric, signed) {
+                let hint = "Look whether the node and the relay are of one cluster: postroad status";
+                return NodeResponse::Refused(Refusal::new(code::GRANT_UNTRUSTED, error, hint));
+            }
+        }
+        _ => {}
+    }
     let grant = match &request {
         NodeRequest::Register { grant, .. } | NodeRequest::Admit { grant, .. } => snapshot::presented(fabric, grant),
         _ => Presented::Absent,
@@ -174,7 +188,10 @@ impl Performer<Relay> for RelayPerformer {
         }
     }
 
-    fn first(&mut self, _me: &Me) -> Option<Event> {
+    fn first(&mut self, me: &Me) -> Option<Event> {
+        if let Some(revocations) = self.fabric.revocations() {
+            let _ = me.send(Event::Revoked { revocations });
+        }
         Event::policy(&*self.fabric.snapshot()?)
     }
 }

@@ -169,6 +169,11 @@ pub async fn start(ports: Ports, settings: Settings, databases: Databases) -> Re
     if let Some(accepted) = fabric.snapshot() {
         fabric.trust.replace(fabric.anchors(&accepted));
     }
+    if let Some(signed) = fabric.snapshot().and_then(|accepted| accepted.content.revocations.clone())
+        && let Err(error) = fabric.take_revocations(&signed)
+    {
+        tracing::error!(%error, "the revocations of the snapshot on disk do not hold");
+    }
     carrier.bind(&fabric);
     let service = fabric.consensus.as_ref().map(|_| Service::new(Arc::clone(&fabric), Arc::clone(&carrier)));
     let switch = listening.as_ref().map(|(_, switch)| Arc::clone(switch));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use postroad_cluster::{
+    command::code,
     drain::Word,
     id::{NodeId, Role},
     limits::{CALL_WAIT, DIAL_WAIT},
@@ -21,7 +22,9 @@ use crate::{
     dial,
     fabric::{Fabric, Standing},
     handle::Handle,
+    node,
     peer::peers,
+    revoke,
     shell::Performer,
     vouch::Vouched,
 };
@@ -105,6 +108,43 @@ impl SessionPerformer {
         run(me, wait * 2, late, work);
     }
 
+    /// Passes this node's revocations on to the relay (RP-35).
+    fn pass_on(&self, number: u64, me: &Me) {
+        let (Some(connection), Some(signed)) =
+            (self.fabric.connections().get(number), self.fabric.signed_revocations())
+        else {
+            return;
+        };
+        let Some(version) = self.fabric.revocations().map(|revocations| revocations.get().version) else { return };
+        let (relay, back) = (self.relay, me.clone());
+        attend(me, async move {
+            let request = NodeRequest::Revocations { signed: Box::new(signed) };
+            match connection.call::<NodeRequest, NodeResponse>(&request, CALL_WAIT).await {
+                Ok(NodeResponse::Done) => {
+                    tracing::info!(%relay, %version, "revocations were passed on to a relay");
+                    let _ = back.send(Event::Applied { version, revocations: version });
+                }
+                Ok(NodeResponse::Refused(refusal)) => tracing::warn!(%relay, %refusal, "revocations were not taken"),
+                // The session's own timers look after a relay that does not answer.
+                Ok(_) | Err(_) => {}
+            }
+        });
+    }
+
+    /// Gets revocations from a relay that has newer ones: this node is cut off from the control nodes.
+    fn fetch(&self, number: u64, me: &Me) {
+        let Some(connection) = self.fabric.connections().get(number) else { return };
+        let (fabric, relay) = (Arc::clone(&self.fabric), self.relay);
+        attend(me, async move {
+            let asked = connection.call::<NodeRequest, NodeResponse>(&NodeRequest::RevocationsAsk, CALL_WAIT).await;
+            if let Ok(NodeResponse::Revocations { signed: Some(signed) }) = asked
+                && let Err(error) = revoke::take(&fabric, &signed)
+            {
+                tracing::warn!(%relay, error, "a relay's revocations do not hold");
+            }
+        });
+    }
+
     fn ping(&self, number: u64, sequence: u64, me: &Me) {
         let Some(connection) = self.fabric.connections().get(number) else { return };
         let clock = Arc::clone(&self.fabric.clock);
@@ -175,6 +215,19 @@ fn answer(fabric: &Fabric, relay: NodeId, request: RelayRequest) -> RelayRespons
     };
     match request {
         RelayRequest::Ping { .. } => RelayResponse::Done,
+        RelayRequest::Applied { version, revocations } => {
+            if let Some(session) = node::session(fabric, relay) {
+                let _ = session.send(Event::Applied { version, revocations });
+            }
+            RelayResponse::Done
+        }
+        RelayRequest::Admission { link, .. } if fabric.is_stale(relay, link) => {
+            RelayResponse::Refused(postroad_cluster::command::Refusal::new(
+                code::RELAY_STALE,
+                format!("the relay is stale for {link}: it has not applied a revocation within 90 s"),
+                "Another relay takes it; look at this one: postroad relay show NAME",
+            ))
+        }
         RelayRequest::Drain { version, draining } => {
             fabric.told_of_drain(relay, Word { version, draining });
             fabric.apply_drain(relay);
@@ -249,6 +302,9 @@ impl Performer<Session> for SessionPerformer {
                 self.tell(connection, NodeRequest::Unregister { link, generation }, me);
             }
             Effect::Ping { connection, sequence } => self.ping(connection, sequence, me),
+            Effect::PassOn { connection } => self.pass_on(connection, me),
+            Effect::Fetch { connection } => self.fetch(connection, me),
+            Effect::Applied { version } => self.fabric.relay_applied(self.relay, version),
             Effect::Goodbye { connection, session } => self.tell(connection, NodeRequest::Goodbye { session }, me),
             Effect::Close { connection, reason } => self.close(connection, &reason),
             Effect::Start { timer, after_ms } => after(me, after_ms, timer_key(timer), Event::Timer(timer)),
@@ -261,6 +317,9 @@ impl Performer<Session> for SessionPerformer {
     fn first(&mut self, me: &Me) -> Option<Event> {
         let wanted = self.fabric.endpoints();
         let _ = me.send(Event::Endpoints { wanted });
+        if let Some(revocations) = self.fabric.revocations() {
+            let _ = me.send(Event::Revocations { version: revocations.get().version });
+        }
         let address = self.fabric.relay(self.relay)?.address;
         Some(Event::Target { address })
     }
@@ -271,6 +330,7 @@ const fn timer_key(timer: Timer) -> u64 {
         Timer::Retry => 0,
         Timer::Ping => 1,
         Timer::Register => 2,
+        Timer::PassOn => 3,
     }
 }
 

@@ -4,14 +4,16 @@ use postroad_cluster::{
     grant::{Grant, SignedGrant},
     id::{NodeId, Version},
     relay::Presented,
+    revocation::{RevocationList, SignedRevocations},
     snapshot::{Accepted, SignedSnapshot, acceptable},
-    state::State,
+    state::{State, view::Sign},
     time::Clock as _,
     verified::Verified,
     wire,
 };
 use postroad_trust::{
-    PublicKey, SigningKey, TrustError, content_hash, sign_grant, sign_snapshot, verify_grant, verify_snapshot,
+    PublicKey, SigningKey, TrustError, content_hash, sign_grant, sign_revocations, sign_snapshot, verify_grant,
+    verify_snapshot,
 };
 
 use crate::fabric::Fabric;
@@ -30,12 +32,24 @@ impl Signer {
     /// The recipient's snapshot of `state`, without the content if its hash is the one that the recipient has. None if
     /// the recipient is no node of the cluster.
     pub(crate) fn snapshot(&self, state: &State, recipient: NodeId, known: Option<[u8; 32]>) -> Option<SignedSnapshot> {
-        let content = state.snapshot_for(recipient, &mut |grant: &Grant| sign_grant(&self.key, self.node, grant))?;
+        let content = state.snapshot_for(recipient, &mut Signing(self))?;
         let content = wire::encode(&content);
         let hash = content_hash(&content);
         let header = state.header_for(recipient, hash)?;
         let content = (known != Some(hash)).then_some(content);
         Some(sign_snapshot(&self.key, self.node, self.key_signature.clone(), &header, content))
+    }
+}
+
+struct Signing<'a>(&'a Signer);
+
+impl Sign for Signing<'_> {
+    fn grant(&mut self, grant: &Grant) -> SignedGrant {
+        sign_grant(&self.0.key, self.0.node, grant)
+    }
+
+    fn revocations(&mut self, list: &RevocationList) -> SignedRevocations {
+        sign_revocations(&self.0.key, self.0.node, self.0.key_signature.clone(), list)
     }
 }
 
@@ -52,7 +66,7 @@ pub(crate) fn presented(fabric: &Fabric, signed: &SignedGrant) -> Presented {
 ///
 /// # Errors
 /// [`TrustError::SignerUnknown`] where the next snapshot may know the signer, else what is wrong.
-pub(crate) fn open_grant(fabric: &Fabric, signed: &SignedGrant) -> Result<Verified<Grant>, TrustError> {
+fn open_grant(fabric: &Fabric, signed: &SignedGrant) -> Result<Verified<Grant>, TrustError> {
     let accepted = fabric.snapshot();
     verify_grant(signed, &|signer: NodeId, key: &PublicKey| {
         let issuer = accepted.as_ref().and_then(|accepted| accepted.content.issuers.get(&signer));

@@ -19,6 +19,7 @@ pub mod peer;
 pub mod planted;
 pub mod relay;
 pub mod retry;
+pub mod revocation;
 pub mod session;
 pub mod setting;
 pub mod snapshot;

@@ -382,8 +382,9 @@ pub const REGISTER_RETRY_MAX: Span = Span::from_secs(15);
 /// The first wait before a channel is asked for again that a relay refused: the peer's session is usually a moment late.
 pub const CHANNEL_RETRY_MIN: Span = Span::from_millis(200);
 
-/// The longest such wait; a channel that is missing is a lost spare, so it is not left for long.
-pub const CHANNEL_RETRY_MAX: Span = Span::from_secs(5);
+/// The longest such wait; a channel that is missing is a lost spare, and a peer that restarts is to be met again well
+/// within what its consumers hold (RP-34).
+pub const CHANNEL_RETRY_MAX: Span = Span::from_secs(2);
 
 /// The first wait before a circuit or a control node is dialled again.
 pub const DIAL_RETRY_MIN: Span = Span::from_millis(200);
@@ -411,6 +412,21 @@ pub const REPORT_STALE: Span = Span::from_secs(15);
 
 /// Circuits that a node reports one by one; more are only counted, so that a report stays small.
 pub const REPORT_CIRCUITS_MAX: usize = 256;
+
+/// Links with revoked routes that are remembered, the newest; each is some 30 bytes of every snapshot.
+pub const REVOCATIONS_MAX: usize = 5_000;
+
+/// How long a revocation is remembered: the longest grant and the longest policy lease, one after the other.
+pub const REVOCATION_KEPT: Span = Span::from_hours(224 + 168);
+
+/// A relay that has not applied a revocation for this long is stale for its routes (RP-35).
+pub const REVOKED_WITHIN: Span = Span::from_secs(90);
+
+/// A node leaves a relay this long to hear of revocations by itself before it passes them on.
+pub const PASS_ON_MIN: Span = Span::from_secs(2);
+
+/// Over how long nodes spread the passing on, so that the first one's is enough for the others.
+pub const PASS_ON_SPREAD: Span = Span::from_secs(8);
 
 /// How long what cannot move may go on over a draining relay (RP-40).
 pub const DRAIN_WAIT: Span = Span::from_mins(10);

@@ -165,6 +165,30 @@ impl Behavior for Link {
     }
 }
 
+/// How the route of a tunnel stands, by the target node's own snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// It leads here.
+    Live,
+    /// It is newer than the snapshot, which may be about to come (RP-31): nothing says that it is not good.
+    Ahead,
+    /// It was revoked, or it never led here.
+    Gone,
+}
+
+/// How the route of this generation stands for a consumer at the target node `me`, which knows the link as `view`.
+#[must_use]
+pub fn route(view: Option<&LinkView>, me: NodeId, consumer: NodeId, generation: Generation, revoked: bool) -> Route {
+    match view {
+        _ if revoked => Route::Gone,
+        None => Route::Ahead,
+        Some(view) if view.target != me || generation < view.generation => Route::Gone,
+        Some(view) if generation > view.generation => Route::Ahead,
+        Some(view) if view.consumers.contains(&consumer) => Route::Live,
+        Some(_) => Route::Gone,
+    }
+}
+
 /// A relay that a tunnel could ask for admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
@@ -234,6 +258,23 @@ mod tests {
         assert_eq!(on(&mut link, Event::Started), []);
         let effects = on(&mut link, Event::Changed { view: view(2, None) });
         assert_eq!(effects, [Effect::EndFlowsBefore { generation: Generation(2) }]);
+    }
+
+    // RP-31, RP-35: what is newer than the snapshot waits for it; what is older, revoked or another's is gone.
+    #[test]
+    fn a_route_is_live_ahead_or_gone() {
+        let known = view(2, None);
+        let at = |view, me, consumer, generation, revoked| {
+            route(view, NodeId(me), NodeId(consumer), Generation(generation), revoked)
+        };
+        assert_eq!(at(Some(&*known), 2, 1, 2, false), Route::Live);
+        assert_eq!(at(Some(&*known), 2, 1, 3, false), Route::Ahead);
+        assert_eq!(at(None, 2, 1, 1, false), Route::Ahead);
+        assert_eq!(at(Some(&*known), 2, 1, 1, false), Route::Gone, "an older route");
+        assert_eq!(at(Some(&*known), 2, 1, 2, true), Route::Gone, "revoked, though the snapshot has it");
+        assert_eq!(at(None, 2, 1, 1, true), Route::Gone);
+        assert_eq!(at(Some(&*known), 2, 9, 2, false), Route::Gone, "another's");
+        assert_eq!(at(Some(&*known), 7, 1, 2, false), Route::Gone, "it leads elsewhere");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::{
     id::{Generation, LinkId, NodeId},
     limits::{DIAL_RETRY_MAX, DIAL_RETRY_MIN, SESSIONS_MAX},
     retry,
+    revocation::SignedRevocations,
     snapshot::{Accepted, LinkView, RelayView},
     time::{Span, WallTime},
 };
@@ -88,6 +89,11 @@ pub enum Effect {
     Controls {
         /// Address by number.
         addresses: BTreeMap<NodeId, String>,
+    },
+    /// Routes were revoked.
+    Revocations {
+        /// All of them.
+        signed: Box<SignedRevocations>,
     },
     /// What the relay service admits by has changed or was renewed.
     Policy,
@@ -217,6 +223,11 @@ impl Node {
         };
         if before.map(trust) != Some(trust(after)) {
             effects.push(Effect::Trust);
+        }
+        if let Some(signed) = &after.revocations
+            && before.is_none_or(|content| content.revocations.as_ref() != Some(signed))
+        {
+            effects.push(Effect::Revocations { signed: Box::new(signed.clone()) });
         }
         if before.map(|content| &content.controls) != Some(&after.controls) {
             effects.push(Effect::Controls { addresses: after.controls.clone() });
@@ -385,6 +396,7 @@ mod tests {
                 links: links.iter().map(|(id, view)| (LinkId(*id), view.clone())).collect(),
                 policy: None,
                 flow_wait_seconds: 60,
+                revocations: None,
             },
         })
     }

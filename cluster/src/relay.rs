@@ -43,6 +43,7 @@ use crate::{
     behavior::{Behavior, ReplyId, Turn},
     command::{Refusal, code},
     id::{ChannelToken, LinkId, Name, NodeId, Version},
+    revocation::Revocations,
     snapshot::Policy,
     time::{Moment, WallTime},
     wire::session::{NodeRequest, NodeResponse, RelayRequest, RelayResponse},
@@ -53,6 +54,7 @@ mod channel;
 mod drain;
 mod event;
 mod registration;
+mod revocation;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -68,6 +70,8 @@ pub use session::Connection;
 pub struct Relay {
     /// What it admits by; nothing before the first snapshot.
     pub policy: Option<Held>,
+    /// Routes that it takes nothing for, whatever the policy says.
+    pub revocations: Revocations,
     /// Connections by the actor's number, greeted or not.
     pub connections: BTreeMap<u64, Connection>,
     /// The one session of each node, by its connection.
@@ -170,6 +174,10 @@ impl Behavior for Relay {
     type Effect = Effect;
 
     fn on(&mut self, turn: Turn, event: Event, effects: &mut Vec<Effect>) {
+        #[cfg(feature = "planted")]
+        if crate::planted::relays_deaf() && self.hears_not(&event, effects) {
+            return;
+        }
         match event {
             Event::Policy { cluster, version, issued, ends, policy } => {
                 let until = turn.now.after(ends.since(turn.wall));
@@ -178,6 +186,7 @@ impl Behavior for Relay {
                 let held = Held { cluster, version, issued, until, policy: *policy, disconnects, pairs };
                 self.policy_came(turn, held, effects);
             }
+            Event::Revoked { revocations } => self.revoked(revocations.into_inner(), effects),
             Event::Connected { connection, node, public } => self.connected(turn, connection, node, public, effects),
             Event::Disconnected { connection, reason } => self.end(connection, &reason, effects),
             Event::Heard { connection } => self.heard(turn, connection),
@@ -208,6 +217,19 @@ impl Relay {
             registrations: self.registrations.len(),
             channels: self.channels.len(),
             waiting: self.waiting.len(),
+        }
+    }
+
+    /// A deaf relay takes no change, and says so to whoever passes one on.
+    #[cfg(feature = "planted")]
+    fn hears_not(&mut self, event: &Event, effects: &mut Vec<Effect>) -> bool {
+        match event {
+            Event::Policy { .. } | Event::Revoked { .. } => true,
+            Event::Request { reply, request: NodeRequest::Revocations { .. }, .. } => {
+                self.reply(*reply, NodeResponse::Refused(ended("this relay is deaf")), effects);
+                true
+            }
+            _ => false,
         }
     }
 
@@ -260,6 +282,10 @@ impl Relay {
             NodeRequest::ChannelClose { circuit, peer } => {
                 let reason = format!("{node} has closed it");
                 self.channel_close(ChannelKey::new(node, peer, circuit), Some(node), &reason, effects);
+                self.reply(asker.reply, NodeResponse::Done, effects);
+            }
+            // The actor has taken them before, or has answered with its own.
+            NodeRequest::Revocations { .. } | NodeRequest::RevocationsAsk => {
                 self.reply(asker.reply, NodeResponse::Done, effects);
             }
             NodeRequest::Register { .. } | NodeRequest::Admit { .. } => {

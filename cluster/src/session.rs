@@ -1,17 +1,24 @@
 //! A node's session with one relay: when to dial, what to register, and when the relay counts as reachable.
 
+mod event;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    behavior::{Behavior, Class, Turn},
+    behavior::{Behavior, Turn},
     command::Refusal,
     grant::SignedGrant,
     id::{Generation, LinkId, NodeId, Version},
-    limits::{REGISTER_RETRY_MAX, REGISTER_RETRY_MIN, SESSION_PING_INTERVAL, SESSION_RETRY_MAX, SESSION_RETRY_MIN},
+    limits::{
+        PASS_ON_MIN, PASS_ON_SPREAD, REGISTER_RETRY_MAX, REGISTER_RETRY_MIN, SESSION_PING_INTERVAL, SESSION_RETRY_MAX,
+        SESSION_RETRY_MIN,
+    },
     retry,
 };
+
+pub use self::event::{Effect, Event, Timer};
 
 /// The session's state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +43,10 @@ pub struct Session {
     pub endpoints: BTreeMap<LinkId, Endpoint>,
     /// Pings sent in this session.
     pub pings: u64,
+    /// What the relay says that it has applied.
+    pub applied: Version,
+    /// The newest of this node's revocations.
+    pub revocations: Version,
 }
 
 /// How far a session is.
@@ -76,189 +87,6 @@ pub struct Endpoint {
     pub refusal: Option<Refusal>,
 }
 
-/// What happens to a session.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Event {
-    /// Begin, or go on at another address.
-    Target {
-        /// `host:port`.
-        address: String,
-    },
-    /// These endpoints are to be registered, no others.
-    Endpoints {
-        /// By link.
-        wanted: BTreeMap<LinkId, (Generation, SignedGrant)>,
-    },
-    /// The dial succeeded.
-    Connected {
-        /// The connection.
-        connection: u64,
-    },
-    /// The dial failed.
-    DialFailed {
-        /// Why.
-        reason: String,
-    },
-    /// The relay welcomed the node.
-    Welcomed {
-        /// The connection.
-        connection: u64,
-        /// The version of its policy.
-        policy: Version,
-    },
-    /// A connection ended.
-    Closed {
-        /// The connection.
-        connection: u64,
-        /// Why.
-        reason: String,
-    },
-    /// A registration was answered.
-    Registered {
-        /// The connection.
-        connection: u64,
-        /// The link.
-        link: LinkId,
-        /// The generation.
-        generation: Generation,
-        /// The refusal, if it was refused.
-        refusal: Option<Refusal>,
-    },
-    /// A ping came back.
-    Pong {
-        /// The connection.
-        connection: u64,
-        /// The round-trip time in microseconds.
-        round_trip_us: u64,
-    },
-    /// A ping did not come back in time: the way there or back is dead, whatever the other direction says.
-    Silent {
-        /// The connection.
-        connection: u64,
-    },
-    /// This node stops: say goodbye, and dial no more (RP-34).
-    Leave,
-    /// A timer has run out.
-    Timer(Timer),
-}
-
-/// The timers of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Timer {
-    /// Dial again.
-    Retry,
-    /// Send the next ping.
-    Ping,
-    /// Register again what was refused.
-    Register,
-}
-
-/// What a session asks of the world.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Effect {
-    /// Dial the relay.
-    Dial {
-        /// `host:port`.
-        address: String,
-    },
-    /// Say hello on a new connection.
-    Hello {
-        /// The connection.
-        connection: u64,
-        /// This session.
-        session: Generation,
-    },
-    /// Register an endpoint.
-    Register {
-        /// The connection.
-        connection: u64,
-        /// The link.
-        link: LinkId,
-        /// The generation of its route.
-        generation: Generation,
-        /// The grant.
-        grant: SignedGrant,
-    },
-    /// End a registration.
-    Unregister {
-        /// The connection.
-        connection: u64,
-        /// The link.
-        link: LinkId,
-        /// The generation.
-        generation: Generation,
-    },
-    /// Ping the relay.
-    Ping {
-        /// The connection.
-        connection: u64,
-        /// Counts up.
-        sequence: u64,
-    },
-    /// Say goodbye, so that the relay answers "restarting" instead of "gone" for a while.
-    Goodbye {
-        /// The connection.
-        connection: u64,
-        /// This session.
-        session: Generation,
-    },
-    /// Close a connection.
-    Close {
-        /// The connection.
-        connection: u64,
-        /// Why.
-        reason: String,
-    },
-    /// Start a timer, in place of an earlier one of the same name.
-    Start {
-        /// Which.
-        timer: Timer,
-        /// When it runs out.
-        after_ms: u64,
-    },
-    /// Tell the node how far the relay is.
-    Measured {
-        /// The round-trip time in microseconds.
-        round_trip_us: u64,
-    },
-    /// Tell the node that the relay is up: its session stands.
-    Up {
-        /// The connection.
-        connection: u64,
-    },
-    /// Tell the node that it is down.
-    Down {
-        /// Why.
-        reason: String,
-    },
-}
-
-impl crate::behavior::Event for Event {
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Target { .. } => "target",
-            Self::Endpoints { .. } => "endpoints",
-            Self::Connected { .. } => "connected",
-            Self::DialFailed { .. } => "dial-failed",
-            Self::Welcomed { .. } => "welcomed",
-            Self::Closed { .. } => "closed",
-            Self::Registered { .. } => "registered",
-            Self::Pong { .. } => "pong",
-            Self::Silent { .. } => "silent",
-            Self::Leave => "leave",
-            Self::Timer(_) => "timer",
-        }
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::Target { .. } => Class::State { key: 0 },
-            Self::Endpoints { .. } => Class::State { key: 1 },
-            _ => Class::Reserved,
-        }
-    }
-}
-
 impl Session {
     /// A session that has not begun. `boots` counts the starts of the node, so that generations only grow.
     #[must_use]
@@ -274,6 +102,8 @@ impl Session {
             policy: Version(0),
             endpoints: BTreeMap::new(),
             pings: 0,
+            applied: Version(0),
+            revocations: Version(0),
         }
     }
 
@@ -306,6 +136,7 @@ impl Session {
         self.phase = Phase::Waiting;
         self.last_end = Some(reason);
         self.round_trip_us = None;
+        self.applied = Version(0);
         for endpoint in self.endpoints.values_mut() {
             endpoint.registered = None;
         }
@@ -384,6 +215,27 @@ impl Session {
         }
     }
 
+    /// The relay gets a while to hear of revocations by itself.
+    fn pass_on_later(&self, turn: Turn, effects: &mut Vec<Effect>) {
+        if self.is_up() && self.applied < self.revocations {
+            let spread = turn.draw(3, PASS_ON_SPREAD.as_millis() as u64);
+            let after_ms = PASS_ON_MIN.as_millis() as u64 + spread;
+            effects.push(Effect::Start { timer: Timer::PassOn, after_ms });
+        }
+    }
+
+    fn applied(&mut self, turn: Turn, version: Version, revocations: Version, effects: &mut Vec<Effect>) {
+        let Some(connection) = self.connection() else { return };
+        self.applied = self.applied.max(version);
+        if self.is_up() {
+            effects.push(Effect::Applied { version: self.applied });
+        }
+        if revocations > self.revocations {
+            effects.push(Effect::Fetch { connection });
+        }
+        self.pass_on_later(turn, effects);
+    }
+
     fn leave(&mut self, effects: &mut Vec<Effect>) {
         match core::mem::replace(&mut self.phase, Phase::Left) {
             Phase::Up { connection } => {
@@ -405,6 +257,9 @@ impl Session {
                 self.pings += 1;
                 effects.push(Effect::Ping { connection, sequence: self.pings });
                 effects.push(start_ping());
+            }
+            (Timer::PassOn, Phase::Up { connection }) if self.applied < self.revocations => {
+                effects.push(Effect::PassOn { connection });
             }
             (Timer::Register, Phase::Up { .. }) => {
                 let refused: Vec<LinkId> = self
@@ -456,6 +311,8 @@ impl Behavior for Session {
                     self.failures = 0;
                     effects.push(Effect::Up { connection });
                     effects.push(start_ping());
+                    // What the relay has said while it welcomed the node may be more than its policy.
+                    self.applied(turn, policy, Version(0), effects);
                     let links: Vec<LinkId> = self.endpoints.keys().copied().collect();
                     for link in links {
                         self.register(link, effects);
@@ -485,6 +342,11 @@ impl Behavior for Session {
                     self.ended(turn, reason, effects);
                 }
             }
+            Event::Revocations { version } => {
+                self.revocations = self.revocations.max(version);
+                self.pass_on_later(turn, effects);
+            }
+            Event::Applied { version, revocations } => self.applied(turn, version, revocations, effects),
             Event::Leave => self.leave(effects),
             Event::Timer(timer) => self.timer(timer, effects),
         }
@@ -514,7 +376,8 @@ mod tests {
         let hello = on(&mut session, Event::Connected { connection: 1 });
         assert_eq!(hello, [Effect::Hello { connection: 1, session: Generation((3 << 32) + 1) }]);
         let welcome = on(&mut session, Event::Welcomed { connection: 1, policy: Version(9) });
-        assert_eq!(welcome, [Effect::Up { connection: 1 }, start_ping()]);
+        let applied = Effect::Applied { version: Version(9) };
+        assert_eq!(welcome, [Effect::Up { connection: 1 }, start_ping(), applied]);
         session
     }
 
@@ -568,6 +431,26 @@ mod tests {
             [Effect::Close { connection: 1, .. }, Effect::Down { .. }, Effect::Start { timer: Timer::Retry, .. }]
         ));
         assert_eq!(on(&mut session, Event::Silent { connection: 1 }), []);
+    }
+
+    // RP-35: revocations go both ways, to whoever has older ones; the relay first gets a while to hear by itself.
+    #[test]
+    fn revocations_are_passed_on_to_whoever_has_not_applied_them() {
+        let mut session = up();
+        assert_eq!(on(&mut session, Event::Revocations { version: Version(9) }), [], "its policy has them");
+        let effects = on(&mut session, Event::Revocations { version: Version(12) });
+        assert!(matches!(effects[..], [Effect::Start { timer: Timer::PassOn, after_ms: 2_000..=10_000 }]));
+        let mut told = session.clone();
+        assert_eq!(on(&mut session, Event::Timer(Timer::PassOn)), [Effect::PassOn { connection: 1 }]);
+        let applied = Event::Applied { version: Version(12), revocations: Version(12) };
+        assert_eq!(on(&mut session, applied.clone()), [Effect::Applied { version: Version(12) }]);
+        on(&mut told, applied);
+        assert_eq!(on(&mut told, Event::Timer(Timer::PassOn)), [], "it has heard meanwhile");
+        let newer = Event::Applied { version: Version(20), revocations: Version(19) };
+        let fetch = [Effect::Applied { version: Version(20) }, Effect::Fetch { connection: 1 }];
+        assert_eq!(on(&mut session, newer), fetch);
+        on(&mut session, Event::Closed { connection: 1, reason: "gone".into() });
+        assert_eq!(session.applied, Version(0), "the next session says it anew");
     }
 
     // RP-34: a goodbye is said once, and nothing is dialled any more.

@@ -10,6 +10,7 @@ use crate::{
     drain::Drain,
     grant::SignedGrant,
     id::{Generation, LinkId, Name, NodeId, Role, Version},
+    revocation::SignedRevocations,
     time::{Span, WallTime},
 };
 
@@ -70,6 +71,8 @@ pub struct SnapshotContent {
     pub policy: Option<Policy>,
     /// Seconds that a flow waits for a path.
     pub flow_wait_seconds: u64,
+    /// Routes that were revoked, signed on their own so that the recipient may pass them on.
+    pub revocations: Option<SignedRevocations>,
 }
 
 /// What others know of a node.

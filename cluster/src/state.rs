@@ -13,6 +13,7 @@ use crate::{
     grant,
     id::{Generation, LinkId, Name, NodeId, Role, TokenId, Version},
     limits::AUDIT_LINES_MAX,
+    revocation::Revocations,
     setting::{self, Setting},
     time::{Span, WallTime},
 };
@@ -21,7 +22,7 @@ pub mod address;
 mod link;
 mod node;
 mod token;
-mod view;
+pub mod view;
 
 /// The agreed state. Every map is ordered, so that equal states have equal bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +51,8 @@ pub struct State {
     pub links: BTreeMap<LinkId, LinkRecord>,
     /// The highest link number ever given.
     pub last_link: LinkId,
+    /// Routes that were revoked.
+    pub revocations: Revocations,
     /// Settings that differ from their default, by name.
     pub settings: BTreeMap<String, Setting>,
     /// The last audited commands, oldest first, bounded.
@@ -263,8 +266,8 @@ impl State {
             }
             Action::RelayDisconnect { relay } => self.relay_disconnect(now, relay),
             Action::LinkAdd { name, link } => self.link_add(now, name, link),
-            Action::LinkRetarget { link, target_address } => self.link_retarget(link, target_address),
-            Action::LinkRemove { link } => self.link_remove(link),
+            Action::LinkRetarget { link, target_address } => self.link_retarget(now, version, link, target_address),
+            Action::LinkRemove { link } => self.link_remove(now, version, link),
             Action::SettingSet { setting } => self.setting_set(now, setting),
             Action::LeaseRenew => Ok(self.lease_renew(now)),
         }
@@ -298,6 +301,7 @@ impl State {
         if now.since(self.grants_issued) >= grant::renewal_age(self.grant_configured(), self.policy_lease()) {
             self.grants_issued = now;
         }
+        self.revocations.forget(now);
         Change::Made { what: None, outcome: None }
     }
 

@@ -117,6 +117,7 @@ messages! {
     crate::snapshot::Accepted = "accepted snapshot",
     crate::grant::Grant = "grant",
     crate::grant::SignedGrant = "signed grant",
+    crate::revocation::RevocationList = "revocations",
     crate::state::State = "state",
     control::ControlRequest = "control request",
     control::ControlResponse = "control response",

@@ -12,6 +12,7 @@ use postroad_cluster::{
     drain::Drain,
     grant::{Grant, Right, SignedGrant},
     id::{Challenge, ChannelToken, CircuitId, Generation, LinkId, Name, NodeId, Role, TokenId, TunnelId, Version},
+    revocation::{Revocation, RevocationList, Revocations, SignedRevocations},
     setting::Setting,
     snapshot::{LinkView, NodeView, Policy, RelayView, Route, SignedSnapshot, SnapshotContent, SnapshotHeader},
     state::{AuditLine, LinkRecord, NodeRecord, State, TokenRecord, TokenUse},
@@ -106,6 +107,10 @@ fn grant() -> Grant {
 
 fn signed_grant() -> SignedGrant {
     SignedGrant { grant: vec![1, 2], signer: NodeId(1), key: [9; 32], signature: vec![3, 4] }
+}
+
+fn signed_revocations() -> SignedRevocations {
+    SignedRevocations { list: vec![1], signer: NodeId(1), key: [8; 32], key_signature: vec![2], signature: vec![3] }
 }
 
 fn roles() -> BTreeSet<Role> {
@@ -203,6 +208,10 @@ fn state(golden: &mut Golden) {
         issuers: BTreeMap::from([(NodeId(1), issuer())]),
         links: BTreeMap::from([(LinkId(1), link)]),
         last_link: LinkId(1),
+        revocations: Revocations {
+            version: Version(7),
+            routes: BTreeMap::from([(LinkId(1), Revocation { below: Generation(2), version: Version(7), at })]),
+        },
         settings: BTreeMap::from([("grant_hours".to_owned(), Setting::GrantHours(5))]),
         audit: vec![AuditLine { version: Version(9), at, by: NodeId(1), what: "link db made".to_owned() }],
     };
@@ -252,6 +261,7 @@ fn snapshots_and_grants(golden: &mut Golden) {
             drain: Some(Drain { version: Version(8), since: WallTime(1), ends: WallTime(2) }),
         }),
         flow_wait_seconds: 60,
+        revocations: Some(signed_revocations()),
     };
     golden.check("snapshot.header", &header);
     golden.check("snapshot.content", &content);
@@ -260,17 +270,20 @@ fn snapshots_and_grants(golden: &mut Golden) {
     golden.check("grant.open", &grant());
     golden.check("grant.register", &Grant { right: Right::Register, ..grant() });
     golden.check("grant.signed", &signed_grant());
+    let revocations = Revocations { version: Version(7), routes: BTreeMap::new() };
+    golden.check("revocation.list", &RevocationList { cluster: name("harbour"), revocations });
 }
 
 fn control(golden: &mut Golden) {
     let relays = BTreeMap::from([(NodeId(1), Ok(1_500)), (NodeId(2), Err("refused".to_owned()))]);
     let loads = BTreeMap::from([(NodeId(2), Load { circuits: 1, flows: 5 })]);
+    let applied = BTreeMap::from([(NodeId(2), Version(9))]);
     let circuits = vec![CircuitReport { peer: NodeId(3), circuit: CircuitId(5), relay: Some(NodeId(2)), flows: 5 }];
     let requests = [
         ("snapshot_after", ControlRequest::SnapshotAfter { have: Version(9), content_hash: Some([6; 32]) }),
         ("certificate_renew", ControlRequest::CertificateRenew { public: [7; 32] }),
         ("propose", ControlRequest::Propose { command: Box::new(command(Action::LeaseRenew)) }),
-        ("report", ControlRequest::Report(Report { relays, snapshot: Version(9), flows: 5, loads, circuits })),
+        ("report", ControlRequest::Report(Report { relays, snapshot: Version(9), flows: 5, loads, circuits, applied })),
         ("raft", ControlRequest::Raft { message: vec![1, 2] }),
         ("api", ControlRequest::Api { method: "GET".to_owned(), path: "/api/status".to_owned(), body: vec![b'{'] }),
     ];
@@ -321,6 +334,8 @@ fn sessions_and_flows(golden: &mut Golden) {
         ("admit", NodeRequest::Admit { tunnel, link, generation, grant: grant.clone() }),
         ("goodbye", NodeRequest::Goodbye { session }),
         ("address_proof", NodeRequest::AddressProof { challenge: Challenge(u64::MAX - 1) }),
+        ("revocations", NodeRequest::Revocations { signed: Box::new(signed_revocations()) }),
+        ("revocations_ask", NodeRequest::RevocationsAsk),
     ];
     for (text, request) in requests {
         golden.check(&format!("session.node.request.{text}"), &request);
@@ -332,6 +347,7 @@ fn sessions_and_flows(golden: &mut Golden) {
         ("channel_opened", NodeResponse::ChannelOpened { token_out, token_in }),
         ("admitted", NodeResponse::Admitted { target: peer }),
         ("refused", NodeResponse::Refused(refusal())),
+        ("revocations", NodeResponse::Revocations { signed: Some(Box::new(signed_revocations())) }),
     ];
     for (text, response) in responses {
         golden.check(&format!("session.node.response.{text}"), &response);
@@ -342,6 +358,7 @@ fn sessions_and_flows(golden: &mut Golden) {
         ("channel_closed", RelayRequest::ChannelClosed { circuit, peer, reason: "gone".to_owned() }),
         ("admission", RelayRequest::Admission { tunnel, link, generation, consumer: NodeId(3) }),
         ("drain", RelayRequest::Drain { version: Version(9), draining: true }),
+        ("applied", RelayRequest::Applied { version: Version(9), revocations: Version(7) }),
     ];
     for (text, request) in requests {
         golden.check(&format!("session.relay.request.{text}"), &request);
@@ -366,7 +383,7 @@ fn every_message_keeps_its_bytes() {
 #[test]
 fn a_message_that_was_cut_is_refused() {
     let lines: Vec<_> = FILE.lines().filter(|line| line.starts_with("session.node.request.")).collect();
-    assert_eq!(lines.len(), 8);
+    assert_eq!(lines.len(), 11);
     for line in lines {
         let (_, hex) = line.split_once(' ').expect("lines have a name and bytes");
         let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("lines hold hex");

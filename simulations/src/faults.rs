@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     network::{Condition, Fabric, Host},
-    scenario::{CONTROLS, HOSTS},
+    scenario::{CONTROLS, HOSTS, RELAYS},
 };
 
 /// A fault and when it begins, counted from the moment at which the world stands.
@@ -109,6 +109,13 @@ pub enum Fault {
         /// How long the voter is down.
         voter_for_ms: u64,
     },
+    /// A relay is drained and resumed. Nothing is wrong then: flows move, and new ones open elsewhere.
+    Drain {
+        /// The host of the relay.
+        host: usize,
+        /// For how long.
+        for_ms: u64,
+    },
 }
 
 impl Fault {
@@ -138,6 +145,12 @@ impl Fault {
         }
     }
 
+    /// A drain by chance.
+    #[must_use]
+    pub fn draw_drain(rng: &mut StdRng) -> Self {
+        Self::Drain { host: rng.random_range(0..RELAYS), for_ms: rng.random_range(500..15_000) }
+    }
+
     /// Whether every host that it names exists.
     #[must_use]
     pub fn is_sound(&self) -> bool {
@@ -151,6 +164,7 @@ impl Fault {
             | Self::Kill { host, .. }
             | Self::Restart { host, .. }
             | Self::Pause { host, .. } => *host < HOSTS,
+            Self::Drain { host, .. } => *host < RELAYS,
         }
     }
 
@@ -167,7 +181,8 @@ impl Fault {
             | Self::Crash { for_ms, .. }
             | Self::Kill { for_ms, .. }
             | Self::Restart { for_ms, .. }
-            | Self::Pause { for_ms, .. } => *for_ms,
+            | Self::Pause { for_ms, .. }
+            | Self::Drain { for_ms, .. } => *for_ms,
             Self::Election { for_ms, voter_for_ms } => *for_ms.max(voter_for_ms),
         };
         Duration::from_millis(ms)

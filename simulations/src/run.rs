@@ -36,7 +36,7 @@ use crate::{
     network::Condition,
     planted,
     report::Report,
-    scenario::Scenario,
+    scenario::{RELAYS, Scenario},
     trace::Trace,
     workload::{ROUTES, Workload},
     world::{Plan, World},
@@ -57,6 +57,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How often somebody changes something.
 const COMMAND_EVERY: Duration = Duration::from_secs(3);
+
+/// How long the world waits for somebody's proposal: the steps that are planned meanwhile come late by that much.
+const PROPOSE_WITHIN: Duration = Duration::from_millis(200);
 
 /// How long a node may take to stop in order.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
@@ -122,6 +125,7 @@ enum Step {
     Begin(usize),
     End(usize),
     Start(usize),
+    Drain(usize, bool),
     Look,
     Command,
 }
@@ -270,6 +274,7 @@ impl Life {
                 self.weather.end(number, &self.world.fabric);
             }
             Step::Start(index) => self.start(index).await,
+            Step::Drain(index, draining) => self.drain(index, draining).await,
             Step::Look => {
                 self.look();
                 self.plan(Instant::now() + LOOK_EVERY, Step::Look);
@@ -320,7 +325,9 @@ impl Life {
         let fault = timed.fault.clone();
         let now = Instant::now();
         self.trace.note(format_args!("fault {number}: {fault:?}"));
-        self.troubled_until = self.troubled_until.max(now + fault.lasts());
+        if !matches!(fault, Fault::Drain { .. }) {
+            self.troubled_until = self.troubled_until.max(now + fault.lasts());
+        }
         match fault {
             Fault::Crash { host, for_ms } => self.down(host, Duration::from_millis(for_ms), World::crash),
             Fault::Kill { host, for_ms } => self.down(host, Duration::from_millis(for_ms), World::kill),
@@ -333,6 +340,10 @@ impl Life {
                     while self.votes.try_recv().is_ok() {}
                     self.ambush = Some(Duration::from_millis(voter_for_ms));
                 }
+            }
+            Fault::Drain { host, for_ms } => {
+                self.plan(now, Step::Drain(host, true));
+                self.plan(now + Duration::from_millis(for_ms), Step::Drain(host, false));
             }
             of_ways => {
                 let end = now + of_ways.lasts();
@@ -384,6 +395,24 @@ impl Life {
         }
     }
 
+    /// Somebody drains or resumes a relay, again and again until it was agreed; who resumes has drained it before.
+    async fn drain(&mut self, index: usize, draining: bool) {
+        let Some(relay) = self.world.machines[index].id else { return };
+        let services = self.world.machines.iter().filter_map(|machine| machine.node.as_ref()?.service().cloned());
+        let Some(service) = services.collect::<Vec<_>>().into_iter().next() else {
+            return self.plan(Instant::now() + LOOK_EVERY, Step::Drain(index, draining));
+        };
+        let action = Action::RelayDrain { relay, draining };
+        // A proposal waits for an election; the world goes on meanwhile, and a second one changes nothing.
+        let proposed = tokio::time::timeout(PROPOSE_WITHIN, service.propose(action, None)).await;
+        let name = &self.world.machines[index].name;
+        if matches!(proposed, Ok(Ok(_))) {
+            self.trace.note(format_args!("{name} {}", if draining { "drains" } else { "is in service" }));
+        } else if !draining {
+            self.plan(Instant::now() + LOOK_EVERY, Step::Drain(index, false));
+        }
+    }
+
     /// A control node has voted; an election fault takes it down in that moment.
     fn voted(&mut self, node: NodeId) {
         if let (Some(index), Some(span)) = (self.world.index_of(node), self.ambush.take()) {
@@ -396,6 +425,9 @@ impl Life {
         self.trace.note(format_args!("quiet"));
         self.ambush = None;
         self.schedule.retain(|_, step| matches!(step, Step::Look | Step::Command));
+        for index in 0..RELAYS {
+            self.plan(Instant::now(), Step::Drain(index, false));
+        }
         self.weather.clear(&self.world.fabric);
         for index in 0..self.world.machines.len() {
             self.start(index).await;

@@ -17,11 +17,17 @@ pub const HOSTS: usize = 5;
 /// The control nodes among the hosts.
 pub const CONTROLS: usize = 3;
 
+/// The hosts with relays, which come first.
+pub const RELAYS: usize = 4;
+
 /// Flows that are open at any time.
 pub const FLOWS: usize = 20;
 
 /// Faults of one seed: enough that some fall together, few enough that a person follows them.
 const FAULTS_MAX: usize = 10;
+
+/// Drains of one seed: fewer than relays, so that one that takes new flows is always left.
+const DRAINS_MAX: usize = 2;
 
 /// A world's beginning and everything that will happen to it from outside.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +56,12 @@ impl Scenario {
         let mut faults: Vec<Timed> = (0..count)
             .map(|_| Timed { at_ms: rng.random_range(1_000..SECONDS * 1_000 - 5_000), fault: Fault::draw(&mut rng) })
             .collect();
+        // A stream of its own too, so that the other faults of a seed stay what they are.
+        let mut drains = StdRng::seed_from_u64(seed ^ 0x6472_6169_6E73);
+        for _ in 0..drains.random_range(0..=DRAINS_MAX) {
+            let at_ms = drains.random_range(1_000..SECONDS * 1_000 - 5_000);
+            faults.push(Timed { at_ms, fault: Fault::draw_drain(&mut drains) });
+        }
         faults.sort_by_key(|timed| timed.at_ms);
         Self { seed, seconds: SECONDS, flows: FLOWS, faults, planted }
     }

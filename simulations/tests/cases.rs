@@ -10,6 +10,8 @@ mod flows;
 mod hostile;
 #[path = "cases/relays.rs"]
 mod relays;
+#[path = "cases/revocation.rs"]
+mod revocation;
 #[path = "cases/sessions.rs"]
 mod sessions;
 #[path = "cases/support.rs"]

@@ -44,3 +44,17 @@ fn a_partition_and_a_pause_are_survived() {
     let report = run(&Scenario { flows: 5, faults, ..Scenario::calm(4, 8) }, false);
     assert!(report.is_good(), "{report}");
 }
+
+// R15, RP-40: three of four relays are drained and resumed, two of them at a time: nothing is lost, and no flow stands
+// still for 200 ms.
+#[test]
+fn drains_are_hardly_felt() {
+    let faults = vec![
+        timed(1_000, Fault::Drain { host: 3, for_ms: 3_000 }),
+        timed(2_500, Fault::Drain { host: 0, for_ms: 3_000 }),
+        timed(4_500, Fault::Drain { host: 1, for_ms: 3_000 }),
+    ];
+    let report = run(&Scenario { flows: 10, faults, ..Scenario::calm(5, 9) }, false);
+    assert!(report.is_good(), "{report}");
+    assert!(report.longest_stall < std::time::Duration::from_millis(200), "{report}");
+}

@@ -85,20 +85,36 @@ impl Core {
         }
     }
 
+    // RP-31, RP-35: a new generation of the route; flows of the old one end.
+    pub(super) async fn link_retarget(&self, name: &str, wanted: view::LinkRetarget) -> Answer {
+        let (state, _) = self.state().await?;
+        let (link, record) = link_of(&state, name)?;
+        let before = record.spec.target_address.clone();
+        let changed = before != wanted.address;
+        self.propose(Action::LinkRetarget { link, target_address: wanted.address }).await?;
+        let (state, warnings) = self.state().await?;
+        let (_, record) = link_of(&state, name)?;
+        let link = row(&state, link, record);
+        Ok(data(view::LinkRetargeted { link, before, changed }).warn(warnings))
+    }
+
     pub(super) async fn link_remove(&self, name: &str) -> Answer {
         let (state, _) = self.state().await?;
-        let named = name.parse::<Name>().ok().and_then(|name| state.link_named(&name));
-        let numbered = || {
-            let id = LinkId(name.strip_prefix("link-")?.parse().ok()?);
-            Some((id, state.links.get(&id)?))
-        };
-        let (link, record) = named
-            .or_else(numbered)
-            .ok_or_else(|| missing(name, state.links.values().map(|record| record.name.as_str())))?;
+        let (link, record) = link_of(&state, name)?;
         let row = row(&state, link, record);
         self.propose(Action::LinkRemove { link }).await?;
         Ok(data(row))
     }
+}
+
+/// The link of a name, or of its number as `link-3`.
+fn link_of<'a>(state: &'a State, name: &str) -> Result<(LinkId, &'a LinkRecord), Failure> {
+    let named = name.parse::<Name>().ok().and_then(|name| state.link_named(&name));
+    let numbered = || {
+        let id = LinkId(name.strip_prefix("link-")?.parse().ok()?);
+        Some((id, state.links.get(&id)?))
+    };
+    named.or_else(numbered).ok_or_else(|| missing(name, state.links.values().map(|record| record.name.as_str())))
 }
 
 fn missing<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Failure {

@@ -53,6 +53,7 @@ pub(super) async fn route(core: &Core, call: Call) -> Answer {
         ("GET", ["links"]) => core.link_list().await,
         ("POST", ["links"]) => core.link_add(call.read()?).await,
         ("GET", ["links", name]) => core.link_show(name).await,
+        ("POST", ["links", name, "target"]) => core.link_retarget(name, call.read()?).await,
         ("DELETE", ["links", name]) => core.link_remove(name).await,
         ("GET", ["control"]) => core.control_list().await,
         ("POST", ["control", "promote"]) => core.control_promote(&call).await,

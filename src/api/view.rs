@@ -79,6 +79,25 @@ pub struct LinkAdd {
     pub address: String,
 }
 
+/// What `link retarget` asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkRetarget {
+    /// `host:port` of the new target, as the link's target node resolves it.
+    pub address: String,
+}
+
+/// What it came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkRetargeted {
+    /// The link as it is now.
+    pub link: Link,
+    /// The target before.
+    pub before: String,
+    /// Whether it was another one.
+    pub changed: bool,
+}
+
 /// What `token create` and `relay add` ask for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

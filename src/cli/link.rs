@@ -1,4 +1,4 @@
-//! `postroad link add|list|show|remove`: private ways from a local address on some nodes to a target beside another.
+//! `postroad link add|list|show|retarget|remove`: private ways from a local address on some nodes to a target beside another.
 
 use std::collections::BTreeMap;
 
@@ -42,6 +42,15 @@ enum Verb {
         /// Its name
         name: String,
     },
+    /// Lead a link to another target beside the same node; connections to the old one end, new ones are held meanwhile
+    #[command(after_help = "Example: postroad link retarget db --to 127.0.0.1:5433")]
+    Retarget {
+        /// Its name
+        name: String,
+        /// The new target, as the link's target node resolves it
+        #[arg(long, value_name = "HOST:PORT", value_parser = super::host_port)]
+        to: String,
+    },
     /// Remove a link, and end its open flows
     #[command(after_help = "Example: postroad link remove db")]
     Remove {
@@ -82,6 +91,7 @@ impl Command {
             Verb::Add { name, from, to } => add(context, name, from, to),
             Verb::List => list(context),
             Verb::Show { name } => show(context, name),
+            Verb::Retarget { name, to } => retarget(context, name, to),
             Verb::Remove { name } => remove(context, name),
         }
     }
@@ -145,6 +155,23 @@ fn show(context: &Context, name: &str) -> Result<Output, Failure> {
         consumers(&link),
         target(&link)
     );
+    Ok(output)
+}
+
+fn retarget(context: &Context, name: &str, to: &str) -> Result<Output, Failure> {
+    let wanted = view::LinkRetarget { address: to.to_owned() };
+    let mut output =
+        context.ask(Method::POST, &format!("/api/links/{}/target", segment(name)?), Some(&json!(wanted)))?;
+    let view::LinkRetargeted { link, before, changed } = read(&output)?;
+    output.human = if changed {
+        format!(
+            "link {} leads to {to} beside {} now; connections to {before} are ended\n\
+             To undo: postroad link retarget {} --to {before}",
+            link.name, link.to.node, link.name
+        )
+    } else {
+        format!("link {} led to {to} already", link.name)
+    };
     Ok(output)
 }
 

@@ -80,6 +80,10 @@ async fn carry(
     tcp: TcpStream,
     counters: Arc<FlowCounters>,
 ) -> Result<FlowEnd, String> {
+    if fabric.is_revoked(link, view.generation) {
+        reset(tcp);
+        return Err("the link was deleted or changed, which this node's snapshot does not say yet".to_owned());
+    }
     let Some(grant) = view.grants.last().cloned() else {
         reset(tcp);
         return Err("this node holds no grant for the link; it comes with the next snapshot".to_owned());
@@ -140,7 +144,7 @@ async fn admit(
     let mut last: Option<Refusal> = None;
     loop {
         let mut asked = BTreeSet::new();
-        while let Some(relay) = next(fabric, key, &asked) {
+        while let Some(relay) = next(fabric, key, link, &asked) {
             asked.insert(relay);
             let Some(session) = fabric.session(relay) else { continue };
             let request = NodeRequest::Admit { tunnel, link, generation: view.generation, grant: grant.clone() };
@@ -165,10 +169,11 @@ fn refused(last: Option<&Refusal>) -> String {
     last.map_or_else(|| "no relay answered in time".to_owned(), ToString::to_string)
 }
 
-/// The next relay to ask of those that were not asked in this round.
-fn next(fabric: &Fabric, key: CircuitKey, asked: &BTreeSet<NodeId>) -> Option<NodeId> {
+/// The next relay to ask of those that were not asked in this round. One that is stale for the link is none (RP-35).
+fn next(fabric: &Fabric, key: CircuitKey, link: LinkId, asked: &BTreeSet<NodeId>) -> Option<NodeId> {
     let carrying = fabric.socket.status(key).ok().and_then(|status| status.relay);
-    let relays = fabric.sessions().into_iter().filter(|(relay, _)| !asked.contains(relay));
+    let relays =
+        fabric.sessions().into_iter().filter(|(relay, _)| !asked.contains(relay) && !fabric.is_stale(*relay, link));
     let relays = relays.map(|(relay, standing)| Asked {
         relay,
         round_trip_us: standing.round_trip_us,

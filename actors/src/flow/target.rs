@@ -6,7 +6,9 @@ use postroad_cluster::{
     grant::{self, Right},
     id::NodeId,
     limits::{OPEN_FRAME_BYTES_MAX, TARGET_CONNECT_WAIT, TUNNEL_WAIT, TUNNELS_WAITING_MAX},
-    time::Clock as _,
+    link::{Route, route},
+    relay::Presented,
+    time::{Clock as _, Span},
     wire::{
         self,
         flow::{OpenFrame, ResetCode},
@@ -21,6 +23,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{FlowView, Flows, Listed};
 use crate::{fabric::Fabric, ports::sleep, snapshot, vouch::Vouched};
+
+/// How often a tunnel that is ahead of this node's snapshot looks whether a newer one has come.
+const SNAPSHOT_LOOK: Span = Span::from_millis(50);
 
 /// Takes the streams of a circuit until it ends.
 pub(crate) async fn serve(fabric: Arc<Fabric>, circuit: Connection) {
@@ -91,11 +96,11 @@ async fn take(fabric: Arc<Fabric>, consumer: NodeId, mut stream: Stream, place: 
 /// Reads the first frame, checks it, and waits for a relay's word.
 async fn admitted(fabric: &Arc<Fabric>, consumer: NodeId, stream: &mut Stream) -> Result<OpenFrame, ResetCode> {
     let frame = read(stream).await.ok_or(ResetCode::NotGranted)?;
-    check(fabric, consumer, &frame)?;
+    checked(fabric, consumer, &frame).await?;
     let OpenFrame { tunnel, link, generation, .. } = frame;
     fabric.vouchers.wait(Vouched { consumer, tunnel, link, generation }).await;
     // The wait may have outlived the route.
-    check(fabric, consumer, &frame)?;
+    checked(fabric, consumer, &frame).await?;
     Ok(frame)
 }
 
@@ -112,17 +117,32 @@ async fn read(stream: &mut Stream) -> Option<OpenFrame> {
     wire::decode(&bytes).ok()
 }
 
-/// Whether the frame's grant lets this consumer open this tunnel here and now (RP-35: by this node's own snapshot,
-/// whatever the relay believes).
-fn check(fabric: &Fabric, consumer: NodeId, frame: &OpenFrame) -> Result<(), ResetCode> {
-    let view = fabric.link(frame.link).filter(|view| view.target == fabric.me).ok_or(ResetCode::Revoked)?;
-    if view.generation != frame.generation || !view.consumers.contains(&consumer) {
+/// Checks until this node's snapshot knows the route; the caller bounds the wait.
+async fn checked(fabric: &Fabric, consumer: NodeId, frame: &OpenFrame) -> Result<(), ResetCode> {
+    while !check(fabric, consumer, frame)? {
+        sleep(&*fabric.clock, SNAPSHOT_LOOK).await;
+    }
+    Ok(())
+}
+
+/// Whether the frame's grant lets this consumer open this tunnel here and now (RP-35: by this node's own snapshot and the
+/// revocations that it knows, whatever the relay believes). False if the snapshot must be newer to tell (RP-31).
+fn check(fabric: &Fabric, consumer: NodeId, frame: &OpenFrame) -> Result<bool, ResetCode> {
+    let revoked = fabric.is_revoked(frame.link, frame.generation);
+    let route = route(fabric.link(frame.link).as_ref(), fabric.me, consumer, frame.generation, revoked);
+    if route == Route::Gone {
         return Err(ResetCode::Revoked);
     }
-    let granted = snapshot::open_grant(fabric, &frame.grant).map_err(|error| {
-        tracing::warn!(%consumer, %error, "a grant does not hold");
+    let not_granted = |reason: &dyn std::fmt::Display| {
+        tracing::warn!(%consumer, %reason, "a grant does not hold");
         ResetCode::NotGranted
-    })?;
+    };
+    let granted = match snapshot::presented(fabric, &frame.grant) {
+        Presented::Good(granted) => granted,
+        // Its signer may be in the next snapshot.
+        Presented::Unknown => return Ok(false),
+        Presented::Absent | Presented::Bad => return Err(not_granted(&"its signature is wrong")),
+    };
     let wanted = grant::Use {
         cluster: &fabric.cluster,
         link: frame.link,
@@ -132,10 +152,8 @@ fn check(fabric: &Fabric, consumer: NodeId, frame: &OpenFrame) -> Result<(), Res
         right: Right::Open,
         now: fabric.clock.wall(),
     };
-    grant::check(granted.get(), &wanted).map_err(|refusal| {
-        tracing::warn!(%consumer, %refusal, "a grant does not hold");
-        ResetCode::NotGranted
-    })
+    grant::check(granted.get(), &wanted).map_err(|refusal| not_granted(&refusal))?;
+    Ok(route == Route::Live)
 }
 
 async fn run(fabric: Arc<Fabric>, place: Listed, frame: OpenFrame, mut stream: Stream, counters: Arc<FlowCounters>) {

@@ -6,6 +6,7 @@ use postroad_cluster::{
     domain::{self, FailureDomain},
     drain::{self, Drain, Phase, Progress},
     id::NodeId,
+    revocation::Revocations,
     snapshot::RelayView,
     time::WallTime,
     wire::control::CircuitReport,
@@ -104,8 +105,19 @@ pub struct Relay {
     pub circuits: Option<u64>,
     /// Flows on them.
     pub flows: Option<u64>,
+    /// Revoked routes that it has not applied yet, and those for which it is stale; known on control nodes (RP-35).
+    pub revocations: Option<Outstanding>,
     /// Its drain, while it is out of service; known on control nodes.
     pub drain: Option<DrainView>,
+}
+
+/// Revocations that a relay has not applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outstanding {
+    /// For less than 90 s.
+    pub pending: usize,
+    /// For longer: nothing of these routes is admitted through it.
+    pub stale: usize,
 }
 
 /// How far a drain is.
@@ -207,10 +219,21 @@ pub(super) fn view(view: &View<'_>) -> Relays {
             connected: view.present.as_ref().map(|present| present.contains(&id)),
             circuits: view.present.as_ref().map(|_| drain::carried(id, &view.reports).0),
             flows: view.present.as_ref().map(|_| drain::carried(id, &view.reports).1),
+            revocations: state.as_ref().and_then(|state| outstanding(view, id, &state.revocations)),
             drain: record.and_then(|record| record.drain).map(|drain| drain_view(view, id, &drain)),
         }
     });
     Relays { circuits: circuits(view), ..summed(list.collect()) }
+}
+
+/// What a relay has not applied, by its own report and by what it told nodes on its sessions.
+fn outstanding(view: &View<'_>, relay: NodeId, revocations: &Revocations) -> Option<Outstanding> {
+    view.present.as_ref()?;
+    let own = view.reports.get(&relay).map(|report| report.snapshot);
+    let told = view.reports.values().filter_map(|report| report.applied.get(&relay).copied());
+    let applied = told.chain(own).max().unwrap_or_default();
+    let (pending, stale) = revocations.outstanding(applied, view.now);
+    Some(Outstanding { pending, stale })
 }
 
 fn drain_view(view: &View<'_>, relay: NodeId, drain: &Drain) -> DrainView {
@@ -283,6 +306,7 @@ mod tests {
             connected: None,
             circuits: None,
             flows: None,
+            revocations: None,
             drain: None,
         }
     }

@@ -97,6 +97,8 @@ codes! {
     CHANNEL_CLOSED,
     /// The target node restarts and said so (RP-34, RP-62); consumers hold their connections for a while.
     ENDPOINT_RESTARTING,
+    /// The relay has not applied a revocation of this link's routes in time (RP-35).
+    RELAY_STALE,
     /// The relay is being drained, so it takes nothing new.
     RELAY_DRAINING,
     /// The relay is not being drained.

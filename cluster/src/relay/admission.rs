@@ -60,6 +60,9 @@ impl Relay {
         {
             return refused(refusal.into());
         }
+        if self.revocations.is_revoked(link, generation) {
+            return refused(revoked(link));
+        }
         let route = route(held, grant)?;
         if route.target != target || !route.consumers.contains(&holder) {
             return refused(mismatch(&format!("{link} does not lead from {holder} to {target}")));
@@ -126,6 +129,11 @@ pub(super) fn route<'a>(held: &'a Held, grant: &Grant) -> Result<&'a Route, Step
             Err(Step::Answer(NodeResponse::Refused(mismatch(&found))))
         }
     }
+}
+
+/// The route was revoked, though the relay's policy may still have it.
+pub(super) fn revoked(link: LinkId) -> Refusal {
+    mismatch(&format!("this route of {link} was revoked"))
 }
 
 // RP-62: the words "does not match policy" are stable.

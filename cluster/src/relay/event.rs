@@ -8,6 +8,7 @@ use crate::{
     command::PublicKeyBytes,
     grant::{Grant, SignedGrant},
     id::{ChannelToken, Name, NodeId, Version},
+    revocation::Revocations,
     snapshot::{Accepted, Policy},
     time::WallTime,
     verified::Verified,
@@ -42,6 +43,11 @@ pub enum Event {
         ends: WallTime,
         /// The policy in it.
         policy: Box<Policy>,
+    },
+    /// Newer revocations came, from a control node or from a node.
+    Revoked {
+        /// All of them.
+        revocations: Verified<Revocations>,
     },
     /// A node has connected; its certificate is good and has the role node.
     Connected {
@@ -172,6 +178,7 @@ impl crate::behavior::Event for Event {
     fn kind(&self) -> &'static str {
         match self {
             Self::Policy { .. } => "policy",
+            Self::Revoked { .. } => "revoked",
             Self::Connected { .. } => "connected",
             Self::Disconnected { .. } => "disconnected",
             Self::Heard { .. } => "heard",
@@ -185,6 +192,7 @@ impl crate::behavior::Event for Event {
     fn class(&self) -> Class {
         match self {
             Self::Policy { .. } => Class::State { key: 0 },
+            Self::Revoked { .. } => Class::State { key: u64::MAX },
             Self::Heard { connection } => Class::State { key: connection.wrapping_add(1) },
             Self::Request { .. } => Class::Request,
             _ => Class::Reserved,

@@ -47,6 +47,9 @@ impl Relay {
         if let Err(refusal) = grant::check(grant, &wanted) {
             return refused(refusal.into());
         }
+        if self.revocations.is_revoked(link, generation) {
+            return refused(admission::revoked(link));
+        }
         match admission::route(held, grant) {
             Ok(route) if route.target == node => {}
             Ok(_) => return refused(admission::mismatch(&format!("{link} is served by another node"))),
@@ -86,7 +89,7 @@ impl Relay {
         self.reply(asker.reply, NodeResponse::Done, effects);
     }
 
-    fn registration_end(&mut self, link: LinkId) {
+    pub(super) fn registration_end(&mut self, link: LinkId) {
         let Some(known) = self.registrations.remove(&link) else { return };
         if let Some(links) = self.links_of.get_mut(&known.node) {
             links.remove(&link);

@@ -95,6 +95,7 @@ impl Relay {
         self.stay(node);
         self.counters.welcomed += 1;
         self.tell_drain(asker.connection, effects);
+        self.tell_applied(asker.connection, effects);
         Step::Answer(NodeResponse::Welcome { policy: version })
     }
 

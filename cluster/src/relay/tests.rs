@@ -8,6 +8,7 @@ use crate::{
     grant::{Grant, Right, SignedGrant},
     id::{CircuitId, Generation, TunnelId},
     invariant::{registrations_guarded, relay_consistent, replies_once},
+    revocation::{Revocation, Revocations},
     snapshot::Route,
     time::Span,
     verified::Verified,
@@ -264,6 +265,52 @@ fn a_draining_relay_takes_nothing_new_and_disconnects_in_the_end() {
     assert_eq!(effects, [told(12, 10, false), told(11, 10, false), told(13, 10, false)]);
     assert!(matches!(bench.admit(1)[..], [Effect::Ask { connection: 11, .. }]));
     assert!(bench.ask(12, open(7, TARGET), Presented::Absent).len() == 2);
+}
+
+fn revoked(version: u64, routes: &[(u64, u64)]) -> Event {
+    let mut revocations = Revocations::default();
+    for (link, below) in routes {
+        let revocation = Revocation { below: Generation(*below), version: Version(version), at: WallTime(WALL) };
+        revocations.revoke(LinkId(*link), revocation);
+    }
+    Event::Revoked { revocations: Verified::vouch(revocations) }
+}
+
+// RP-35, R11: revocations count whatever the policy says; they are cumulative, and every session hears what was applied.
+#[test]
+fn a_revoked_route_is_admitted_no_more_though_the_policy_has_it() {
+    let mut bench = Bench::new();
+    let told = |connection, version, revocations| Effect::Tell {
+        connection,
+        request: RelayRequest::Applied { version: Version(version), revocations: Version(revocations) },
+    };
+    let effects = bench.on(revoked(9, &[(1, u64::MAX)]));
+    assert_eq!(effects, [told(12, 9, 9), told(11, 9, 9)]);
+    assert!(bench.relay.registrations.is_empty());
+    assert_eq!(codes(bench.admit(1)), [code::POLICY_MISMATCH]);
+    assert!(matches!(&bench.register(11, 1)[..], [NodeResponse::Refused(_)]));
+    assert_eq!(bench.on(revoked(8, &[])), [], "older ones take nothing back");
+    assert_eq!(codes(bench.admit(1)), [code::POLICY_MISMATCH]);
+    bench.connect(13, NodeId(4));
+    assert!(bench.ask(13, hello(1), Presented::Absent).contains(&told(13, 9, 9)), "who comes later hears it too");
+    bench.on(policy(12, &[(1, 1, 2, 3)]));
+    assert_eq!(codes(bench.admit(1)), [code::POLICY_MISMATCH], "a policy that is behind brings no route back");
+}
+
+// RP-31: the registration of a retargeted link stays until the new one comes; meanwhile nothing is admitted by it.
+#[test]
+fn the_registration_before_stays_until_the_new_one_comes() {
+    let mut bench = Bench::new();
+    bench.on(policy(9, &[(1, 2, 2, 3)]));
+    bench.on(revoked(9, &[(1, 2)]));
+    assert_eq!(bench.relay.registrations[&LINK].generation, Generation(1));
+    assert_eq!(codes(bench.admit(1)), [code::POLICY_MISMATCH]);
+    assert_eq!(bench.admit(2), [], "a tunnel of the new route waits for its endpoint");
+    let good = Presented::Good(Verified::vouch(grant(LINK, 2, TARGET, Right::Register)));
+    let effects = bench.ask(11, register(2), good);
+    assert_eq!(effects.len(), 2, "{effects:?}");
+    assert!(matches!(effects[1], Effect::Ask { connection: 11, .. }), "the waiting tunnel goes on: {effects:?}");
+    assert_eq!(bench.relay.registrations[&LINK].generation, Generation(2));
 }
 
 // RP-40: force-disconnect ends the wait at once.

@@ -6,8 +6,9 @@ use super::{
 };
 use crate::{
     command::{LinkSpec, Outcome, Refusal, code},
-    id::{Generation, LinkId, Name, NodeId, Role},
+    id::{Generation, LinkId, Name, NodeId, Role, Version},
     limits::{LINK_CONSUMERS_MAX, LINKS_MAX},
+    revocation::Revocation,
     time::WallTime,
 };
 
@@ -87,7 +88,13 @@ impl State {
     }
 
     // RP-35: a new generation revokes the old route on every relay.
-    pub(super) fn link_retarget(&mut self, link: LinkId, target_address: String) -> Result<Change, Refusal> {
+    pub(super) fn link_retarget(
+        &mut self,
+        now: WallTime,
+        version: Version,
+        link: LinkId,
+        target_address: String,
+    ) -> Result<Change, Refusal> {
         host_and_port("the target address", &target_address)?;
         let record = self.links.get_mut(&link).ok_or_else(|| unknown(link))?;
         if record.spec.target_address == target_address {
@@ -96,11 +103,14 @@ impl State {
         record.generation = record.generation.next();
         let what = format!("link {} leads to {target_address} from {} on", record.name, record.generation);
         record.spec.target_address = target_address;
+        let below = record.generation;
+        self.revocations.revoke(link, Revocation { below, version, at: now });
         Ok(Change::made(what))
     }
 
-    pub(super) fn link_remove(&mut self, link: LinkId) -> Result<Change, Refusal> {
+    pub(super) fn link_remove(&mut self, now: WallTime, version: Version, link: LinkId) -> Result<Change, Refusal> {
         let record = self.links.remove(&link).ok_or_else(|| unknown(link))?;
+        self.revocations.revoke(link, Revocation { below: Generation(u64::MAX), version, at: now });
         Ok(Change::made(format!("link {} removed and its route revoked", record.name)))
     }
 }

@@ -2,12 +2,16 @@
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{view::Sign, *};
 use crate::{
     command::Enrolment,
     grant::{Grant, Right, SignedGrant},
     invariant::state_consistent,
-    limits::{CONTROLS_MAX, DRAIN_WAIT, MESSAGE_BYTES_MAX, TOKENS_OPEN_MAX, TOKENS_REMEMBERED_MAX},
+    limits::{
+        CONTROLS_MAX, DRAIN_WAIT, MESSAGE_BYTES_MAX, REVOCATION_KEPT, REVOCATIONS_MAX, TOKENS_OPEN_MAX,
+        TOKENS_REMEMBERED_MAX,
+    },
+    revocation::{Revocation, RevocationList, SignedRevocations},
     wire,
 };
 
@@ -389,6 +393,31 @@ fn a_retargeted_link_has_a_new_generation() {
     assert_eq!(fleet.code(other), code::LINK_UNKNOWN);
 }
 
+// RP-35: a retargeted link revokes its older routes, a deleted one all; nodes get them signed, and they are forgotten
+// when no grant can be left.
+#[test]
+fn revocations_are_cumulative() {
+    let mut fleet = Fleet::new();
+    fleet.done(link("db", spec(&[(3, "127.0.0.1:5432")], 4)));
+    fleet.done(link("other", spec(&[(1, "127.0.0.1:80")], 2)));
+    assert_eq!(fleet.state.revocation_list(), None);
+    fleet.done(Action::LinkRetarget { link: LinkId(1), target_address: "db.local:1".to_owned() });
+    let retargeted = fleet.state.version;
+    assert!(fleet.state.revocations.is_revoked(LinkId(1), Generation(1)));
+    assert!(!fleet.state.revocations.is_revoked(LinkId(1), Generation(2)), "the new grant works");
+    fleet.done(Action::LinkRemove { link: LinkId(2) });
+    assert!(fleet.state.revocations.is_revoked(LinkId(2), Generation(99)));
+    assert_eq!(fleet.state.revocations.version, fleet.state.version);
+    assert_eq!(fleet.state.revocations.routes[&LinkId(1)].version, retargeted);
+    let content = fleet.state.snapshot_for(NodeId(3), &mut unsigned(&mut Vec::new())).unwrap();
+    let list: RevocationList = wire::decode(&content.revocations.unwrap().list).unwrap();
+    assert_eq!(Some(list), fleet.state.revocation_list());
+    fleet.at += REVOCATION_KEPT.as_millis() as u64 + 1;
+    fleet.done(Action::LeaseRenew);
+    assert_eq!(fleet.state.revocation_list(), None);
+    assert_eq!(fleet.state.revocations.version, Version(fleet.index - 1), "its version never goes back");
+}
+
 #[test]
 fn the_last_right_to_sign_stays() {
     let mut fleet = Fleet::new();
@@ -465,11 +494,23 @@ fn the_audit_is_bounded() {
     assert_eq!(fleet.state.audit.last().unwrap().by, FIRST);
 }
 
-fn unsigned(grants: &mut Vec<Grant>) -> impl FnMut(&Grant) -> SignedGrant {
-    |grant| {
-        grants.push(grant.clone());
+/// Keeps what it is to sign.
+struct Unsigned<'a>(&'a mut Vec<Grant>);
+
+impl Sign for Unsigned<'_> {
+    fn grant(&mut self, grant: &Grant) -> SignedGrant {
+        self.0.push(grant.clone());
         SignedGrant { grant: wire::encode(grant), signer: FIRST, key: [101; 32], signature: vec![0; 64] }
     }
+
+    fn revocations(&mut self, list: &RevocationList) -> SignedRevocations {
+        let list = wire::encode(list);
+        SignedRevocations { list, signer: FIRST, key: [0; 32], key_signature: Vec::new(), signature: Vec::new() }
+    }
+}
+
+const fn unsigned(grants: &mut Vec<Grant>) -> Unsigned<'_> {
+    Unsigned(grants)
 }
 
 #[test]
@@ -581,6 +622,10 @@ fn the_largest_state_fits_one_message() {
     state.issuers = (1..=CONTROLS_MAX as u64).map(|node| (NodeId(node), issuer.clone())).collect();
     state.revoked_nodes = (0..crate::limits::REVOKED_NODES_MAX as u64).map(NodeId).collect();
     state.audit = vec![line; AUDIT_LINES_MAX];
+    for link in 0..REVOCATIONS_MAX as u64 {
+        let revocation = Revocation { below: Generation(u64::MAX), version: Version(1 << 42), at: far };
+        state.revocations.revoke(LinkId(1 << 40 | link), revocation);
+    }
     let bytes = wire::encode(&state);
     assert!(bytes.len() < MESSAGE_BYTES_MAX, "{} bytes", bytes.len());
     assert!(wire::decode::<State>(&bytes) == Ok(state), "the state must be read as it was written");

@@ -6,19 +6,24 @@ use super::{LinkRecord, NodeRecord, State};
 use crate::{
     grant::{self, Grant, Right, SignedGrant},
     id::{LinkId, NodeId, Role},
+    revocation::{RevocationList, SignedRevocations},
     snapshot::{LinkView, NodeView, Policy, RelayView, Route, SnapshotContent, SnapshotHeader},
 };
 
+/// Signs what a snapshot carries for its recipient and for those to whom that passes it on.
+pub trait Sign {
+    /// Signs a grant.
+    fn grant(&mut self, grant: &Grant) -> SignedGrant;
+    /// Signs the revocations.
+    fn revocations(&mut self, list: &RevocationList) -> SignedRevocations;
+}
+
 impl State {
-    /// Everything that `recipient` needs, complete; nothing if it is no node. `sign_grant` signs each of its grants.
+    /// Everything that `recipient` needs, complete; nothing if it is no node. `sign` signs its grants and the revocations.
     ///
     /// The content depends on the state and the signer alone and not on the version, so that renewing the leases makes
     /// a new header over the same content, until the grants themselves are renewed.
-    pub fn snapshot_for(
-        &self,
-        recipient: NodeId,
-        sign_grant: &mut dyn FnMut(&Grant) -> SignedGrant,
-    ) -> Option<SnapshotContent> {
+    pub fn snapshot_for(&self, recipient: NodeId, sign: &mut dyn Sign) -> Option<SnapshotContent> {
         self.cluster.as_ref()?;
         let me = self.nodes.get(&recipient)?;
         let mut peers = BTreeMap::new();
@@ -29,7 +34,7 @@ impl State {
                     peers.insert(peer, record.view());
                 }
             }
-            links.insert(*link, self.link_view(recipient, *link, record, sign_grant));
+            links.insert(*link, self.link_view(recipient, *link, record, sign));
         }
         Some(SnapshotContent {
             authorities: self.authorities.clone(),
@@ -42,7 +47,15 @@ impl State {
             links,
             policy: me.roles.contains(&Role::Relay).then(|| self.policy(recipient)),
             flow_wait_seconds: self.flow_wait_seconds(),
+            revocations: self.revocation_list().map(|list| sign.revocations(&list)),
         })
+    }
+
+    /// The revocations as they are signed; nothing while there are none.
+    #[must_use]
+    pub fn revocation_list(&self) -> Option<RevocationList> {
+        let revocations = (!self.revocations.routes.is_empty()).then(|| self.revocations.clone())?;
+        Some(RevocationList { cluster: self.cluster.clone()?, revocations })
     }
 
     /// The header over a content of this hash, for `recipient`; nothing before the cluster is founded.
@@ -98,13 +111,7 @@ impl State {
         relays.filter_map(|(node, record)| Some((*node, view(record)?))).collect()
     }
 
-    fn link_view(
-        &self,
-        recipient: NodeId,
-        link: LinkId,
-        record: &LinkRecord,
-        sign_grant: &mut dyn FnMut(&Grant) -> SignedGrant,
-    ) -> LinkView {
+    fn link_view(&self, recipient: NodeId, link: LinkId, record: &LinkRecord, sign: &mut dyn Sign) -> LinkView {
         let spec = &record.spec;
         let target = spec.target == recipient;
         let rights = [(target, Right::Register), (spec.consumers.contains_key(&recipient), Right::Open)];
@@ -117,7 +124,7 @@ impl State {
             listen: spec.consumers.get(&recipient).cloned(),
             target: spec.target,
             target_address: target.then(|| spec.target_address.clone()),
-            grants: grants.map(|grant| sign_grant(&grant)).collect(),
+            grants: grants.map(|grant| sign.grant(&grant)).collect(),
         }
     }
 

@@ -105,6 +105,8 @@ pub struct Report {
     pub loads: BTreeMap<NodeId, Load>,
     /// The circuits that it dials, one by one, at most [`crate::limits::REPORT_CIRCUITS_MAX`].
     pub circuits: Vec<CircuitReport>,
+    /// What each relay with a session has applied, by its own word.
+    pub applied: BTreeMap<NodeId, Version>,
 }
 
 /// What a relay carries for a node.

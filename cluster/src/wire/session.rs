@@ -6,6 +6,7 @@ use crate::{
     command::Refusal,
     grant::SignedGrant,
     id::{Challenge, ChannelToken, CircuitId, Generation, LinkId, NodeId, TunnelId, Version},
+    revocation::SignedRevocations,
 };
 
 /// What a node asks of a relay.
@@ -72,6 +73,13 @@ pub enum NodeRequest {
         /// The challenge.
         challenge: Challenge,
     },
+    /// Revocations that the relay has not applied (RP-35).
+    Revocations {
+        /// All of them.
+        signed: Box<SignedRevocations>,
+    },
+    /// Asks for the relay's revocations, which are newer than the node's.
+    RevocationsAsk,
 }
 
 /// What a relay answers.
@@ -98,6 +106,11 @@ pub enum NodeResponse {
     },
     /// Not done, and why.
     Refused(Refusal),
+    /// The relay's revocations; nothing if it has none.
+    Revocations {
+        /// All of them.
+        signed: Option<Box<SignedRevocations>>,
+    },
 }
 
 /// What a relay asks of a node.
@@ -145,6 +158,13 @@ pub enum RelayRequest {
         version: Version,
         /// Whether it drains.
         draining: bool,
+    },
+    /// What the relay has applied.
+    Applied {
+        /// Everything that was agreed up to this version.
+        version: Version,
+        /// The newest of the revocations that it has.
+        revocations: Version,
     },
 }
 

@@ -7,7 +7,7 @@
 //! - [`anchors`]: whom a node trusts, and the check of a chain
 //! - [`token`]: the one-time secret of a joiner
 //! - [`signed`]: signed content of any kind
-//! - [`grant`], [`snapshot`]: what control nodes sign for others
+//! - [`grant`], [`revocation`], [`snapshot`]: what control nodes sign for others
 //! - [`error`]: every refusal, its code and its sentence
 
 pub mod anchors;
@@ -18,6 +18,7 @@ pub mod grant;
 pub mod identity;
 pub mod issuer;
 pub mod key;
+pub mod revocation;
 pub mod signed;
 pub mod snapshot;
 pub mod token;
@@ -32,6 +33,7 @@ pub use grant::{sign_grant, verify_grant};
 pub use identity::{PeerIdentity, Serial, read_identity};
 pub use issuer::{Issuer, Subject};
 pub use key::{Fingerprint, PublicKey, Sha256, SigningKey, sha256, verify_signature};
+pub use revocation::{sign_revocations, verify_revocations};
 pub use signed::Signed;
 pub use snapshot::{content_hash, sign_snapshot, verify_snapshot};
 pub use token::{JoinSecret, TokenVerifier};

@@ -94,6 +94,7 @@ mod tests {
             links: BTreeMap::new(),
             policy: None,
             flow_wait_seconds: 60,
+            revocations: None,
         })
     }
 

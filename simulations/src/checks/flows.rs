@@ -9,15 +9,12 @@ use tokio::time::Instant;
 use super::Findings;
 use crate::{
     faults::host,
-    scenario::HOSTS,
+    scenario::{HOSTS, RELAYS},
     workload::flow::{Flow, Seen},
     world::World,
 };
 
 const CHECK: &str = "flows";
-
-/// The hosts with relays.
-const RELAYS: std::ops::Range<usize> = 0..4;
 
 /// A flow may give up when no path existed for this long: its wait, less what its node takes to notice a path that is
 /// just back.
@@ -109,5 +106,5 @@ fn path_exists(world: &World, one: usize, other: usize) -> bool {
     };
     let way = |from: usize, to: usize| from == to || !world.fabric.condition(host(from), host(to)).cut;
     let joined = |end: usize, relay: usize| way(end, relay) && way(relay, end);
-    up(one) && up(other) && RELAYS.into_iter().any(|relay| up(relay) && joined(one, relay) && joined(other, relay))
+    up(one) && up(other) && (0..RELAYS).any(|relay| up(relay) && joined(one, relay) && joined(other, relay))
 }

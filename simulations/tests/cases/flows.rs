@@ -5,7 +5,7 @@ use postroad_simulations::network::Condition;
 use tokio::time::{Duration, Instant};
 
 use crate::support::{
-    AMS, End, FAR_PORT, Fleet, NEAR_PORT, ended, fill, half_close, ms, receive, run, seconds, send, within,
+    AMS, End, FAR_PORT, Fleet, NEAR_PORT, ended, fill, half_close, ms, receive, run, seconds, send, shut, within,
 };
 
 /// What one direction of a flow may hold between two applications: the window of its stream, a read that waits for it,
@@ -166,5 +166,47 @@ fn rp1_a_relay_that_comes_back_in_time_carries_the_flows_on() {
         let got = within("what was written comes", seconds(20), receive(&mut *flow.far.read, 1, 0, 300_000)).await;
         assert_eq!(got, Ok(()));
         within("the flow goes on", seconds(2), flow.echo()).await;
+    });
+}
+
+// R4: short flows, of which a tenth vanish without an end of file (a host that is gone: the system's keepalive resets the
+// connection a minute later), leave no flow and no task behind.
+#[test]
+fn r4_short_flows_leave_nothing_behind() {
+    run(|| async {
+        let mut fleet = Fleet::new(44, Condition::default(), 1).await;
+        let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let mut before = 0;
+        for round in 0..11 {
+            let mut vanished = Vec::new();
+            for number in 0..200 {
+                let mut flow = fleet.open().await;
+                if number % 10 == 0 {
+                    vanished.push(flow);
+                    continue;
+                }
+                shut(&mut *flow.near.write).await;
+                assert_eq!(ended(&mut *flow.far.read).await, End::File);
+                shut(&mut *flow.far.write).await;
+                assert_eq!(ended(&mut *flow.near.read).await, End::File);
+            }
+            assert_eq!(fleet.status(fleet.web).flows.open, 20, "who is silent is not gone");
+            tokio::time::sleep(seconds(60)).await;
+            for flow in &mut vanished {
+                flow.near.write.reset();
+                assert_eq!(within("the target hears of it", seconds(1), ended(&mut *flow.far.read)).await, End::Reset);
+            }
+            drop(vanished);
+            tokio::time::sleep(seconds(1)).await;
+            for index in [fleet.web, fleet.db] {
+                assert_eq!(fleet.status(index).flows.open, 0, "round {round}");
+            }
+            // The first round fills what is kept for the next ones.
+            if round == 0 {
+                before = tasks();
+            }
+        }
+        assert!(tasks() * 10 <= before * 11, "{} tasks, {before} before", tasks());
+        assert_eq!(fleet.status(fleet.web).flows.ended, 2_200);
     });
 }

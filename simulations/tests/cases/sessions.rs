@@ -13,7 +13,7 @@ use postroad_transport::{
 };
 use tokio::time::Instant;
 
-use crate::support::{Fleet, ms, run, seconds, until, within};
+use crate::support::{End, Fleet, NEAR_PORT, ended, ms, receive, run, seconds, send, until, within};
 
 /// Another connection of a node to a relay, with the node's own certificate.
 async fn another(fleet: &Fleet, node: usize, relay: usize) -> Connection {
@@ -124,5 +124,41 @@ fn rp33_a_host_that_is_gone_is_dropped_and_one_that_stands_still_is_not() {
         fleet.start(db).await;
         fleet.settled().await;
         within("a new flow", seconds(3), fleet.open()).await.echo().await;
+    });
+}
+
+// RP-34, RP-62: a node that stops in order says so. Its flows are reset at once; relays keep its registrations for 15 s
+// and answer that it restarts; a connection that comes meanwhile is held until it is back.
+#[test]
+fn rp34_a_restart_in_order_holds_new_connections() {
+    run(|| async {
+        let mut fleet = Fleet::new(34, Condition::default(), 1).await;
+        let db = fleet.db;
+        let mut flow = fleet.open().await;
+        fleet.world.stop(db).await;
+        assert_eq!(within("the flow is reset", seconds(1), ended(&mut *flow.near.read)).await, End::Reset);
+        tokio::time::sleep(ms(200)).await;
+        let gone = |fleet: &Fleet| {
+            fleet
+                .relays
+                .iter()
+                .filter(|relay| fleet.service(**relay).registrations.values().any(|known| known.gone_until.is_some()))
+                .count()
+        };
+        assert_eq!(gone(&fleet), 2, "both relays know that it comes again");
+        let mut held = fleet.connect(NEAR_PORT).await;
+        send(&mut *held.write, 5, 0, 100).await.unwrap();
+        tokio::time::sleep(seconds(7)).await;
+        fleet.start(db).await;
+        let mut far = within("the held connection goes through", seconds(4), fleet.accept()).await;
+        assert_eq!(receive(&mut *far.read, 5, 0, 100).await, Ok(()));
+        fleet.settled().await;
+        assert_eq!(gone(&fleet), 0);
+
+        fleet.world.stop(db).await;
+        tokio::time::sleep(seconds(14)).await;
+        assert_eq!(gone(&fleet), 2);
+        tokio::time::sleep(seconds(2)).await;
+        assert_eq!(gone(&fleet), 0, "who does not come back is forgotten");
     });
 }

@@ -236,6 +236,11 @@ impl Fleet {
         within("a new flow opens", seconds(2), self.open_somehow()).await
     }
 
+    /// The next connection that the target gets.
+    pub(crate) async fn accept(&self) -> TcpStream {
+        self.target.accept().await.expect("the target listens")
+    }
+
     async fn open_somehow(&mut self) -> Flow {
         self.flows += 1;
         let number = self.flows;

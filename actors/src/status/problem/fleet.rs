@@ -6,7 +6,7 @@ use super::{Finder, at_once, lasting, plural, some};
 use crate::status::{
     Health,
     control::{ControlView, Member},
-    relays::Standing,
+    relays::{Relay, Standing},
 };
 
 /// Voters below which losing one stops every change.
@@ -124,9 +124,29 @@ impl Finder<'_> {
                 }
                 Standing::Ready | Standing::Draining => {}
             }
+            self.revocations(relay);
         }
         if status.control.is_some() {
             self.independence();
+        }
+    }
+
+    // RP-35, RP-62: the texts are kept stable.
+    fn revocations(&mut self, relay: &Relay) {
+        let Some(found) = relay.revocations else { return };
+        let (name, about) = (&relay.name, format!("relay {}", relay.name));
+        let next = format!("Look whether it reaches a control node: postroad relay show {name}");
+        if found.stale > 0 {
+            let what = format!(
+                "relay {name} is stale for {}: it has not applied their revocation within 90 s, and nothing of them \
+                 is admitted through it",
+                plural(found.stale, "route", "routes")
+            );
+            self.add(at_once(Health::Degraded, "RELAY_STALE"), about.clone(), what, next.clone());
+        }
+        if found.pending > 0 {
+            let what = format!("revocation of {} pending at relay {name}", plural(found.pending, "route", "routes"));
+            self.add(lasting(Health::AtRisk, "RELAY_REVOCATION_PENDING"), about, what, next);
         }
     }
 
