@@ -1,6 +1,6 @@
 //! Wires the ports to the real world and runs a node: start, serve the API, wait for a signal, stop in order.
 
-mod notify;
+pub(crate) mod notify;
 
 use std::{io, path::PathBuf, sync::Arc};
 

@@ -3,6 +3,7 @@
 //! A command is a clap type with `run(&self, &Context) -> Result<Output, Failure>`. It says what it has to say by its
 //! [`Output`], never by printing, so that people and `--json` see the same facts.
 
+pub mod balance;
 pub mod completions;
 pub mod config;
 pub mod control;
@@ -118,6 +119,8 @@ pub enum Noun {
     Setting(setting::Command),
     /// Run this node with the system, by systemd
     Service(service::Command),
+    /// Run a database balancer, and ask it
+    Balance(balance::Command),
     /// Check and show this node's configuration
     Config(config::Command),
     /// Print completions for a shell
@@ -145,6 +148,7 @@ impl Noun {
             Self::Control(command) => command.run(context),
             Self::Setting(command) => command.run(context),
             Self::Service(command) => command.run(context),
+            Self::Balance(command) => command.run(context),
             Self::Config(command) => command.run(context),
             Self::Completions(command) => Ok(command.run()),
             Self::Man(command) => command.run(),

@@ -4,7 +4,7 @@
 //! the only list of keys: reading, checking, the example and `config show` all come from it.
 
 mod complaint;
-mod file;
+pub(crate) mod file;
 pub mod keys;
 
 use std::{
@@ -215,14 +215,15 @@ impl Sources {
 /// file cannot be read.
 pub fn load(sources: &Sources) -> Result<Loaded, Failure> {
     let (path, text) = read_file(sources)?;
-    let (mut values, mut complaints) = file::read(&path, text.as_deref().unwrap_or_default());
+    let file::Content { mut values, mut complaints, .. } =
+        file::read(&keys::NODE, &path, text.as_deref().unwrap_or_default());
     complaints.extend(read_environment(sources, &mut values));
     if let Some(data) = &sources.data {
         let value = Value::Text(data.display().to_string());
         values.insert(("node", "data"), (value, Place::Flag("--data")));
     }
     if !complaints.is_empty() {
-        return Err(invalid(&complaints));
+        return Err(invalid(&complaints, "postroad config example"));
     }
     let settings = settle(sources, values)?;
     let config = config(&settings);
@@ -276,7 +277,7 @@ fn unknown_variables(sources: &Sources) -> Vec<String> {
     const OTHERS: &[&str] = &["POSTROAD_RELAY_RUN_USER"];
     let known: Vec<String> = KEYS.iter().map(Key::variable).collect();
     let prefixes: Vec<String> =
-        keys::sections().into_iter().map(|section| format!("POSTROAD_{}_", section.to_uppercase())).collect();
+        keys::NODE.sections().into_iter().map(|section| format!("POSTROAD_{}_", section.to_uppercase())).collect();
     let ours = sources.environment.keys().filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)));
     ours.filter(|name| !known.contains(name) && !OTHERS.contains(&name.as_str()))
         .map(|name| {
@@ -289,7 +290,7 @@ fn unknown_variables(sources: &Sources) -> Vec<String> {
         .collect()
 }
 
-fn invalid(complaints: &[Complaint]) -> Failure {
+pub(crate) fn invalid(complaints: &[Complaint], example: &str) -> Failure {
     let shown = complaints.iter().take(CONFIG_ERRORS_MAX);
     let mut lines: Vec<String> = shown.clone().map(Complaint::to_string).collect();
     if complaints.len() > CONFIG_ERRORS_MAX {
@@ -300,7 +301,7 @@ fn invalid(complaints: &[Complaint]) -> Failure {
     let failure =
         Failure::failed("CONFIG_INVALID", message).details(json!({ "errors": details, "count": complaints.len() }));
     if complaints.iter().any(|complaint| complaint.sentence.contains(" is unknown")) {
-        return failure.hint("Every key with its default: postroad config example");
+        return failure.hint(format!("Every key with its default: {example}"));
     }
     failure
 }
@@ -339,7 +340,7 @@ fn unset(sources: &Sources, key: &'static Key, before: &[Setting]) -> Result<(Op
 fn text<'a>(settings: &'a [Setting], section: &str, name: &str) -> Option<&'a str> {
     match settings.iter().find(|setting| setting.key.section == section && setting.key.name == name)?.value.as_ref()? {
         Value::Text(text) => Some(text),
-        Value::Number(_) => None,
+        Value::Number(_) | Value::Flag(_) => None,
     }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | a node: its start, its life, its stop | [`boot`] |
 //! | its HTTP API, for commands and other control nodes | [`api`] |
+//! | the database balancer | [`balancer`] |
 //! | command line, one file a command | [`cli`] |
 //! | configuration, every key with its reason | [`config`] |
 //! | what a command that failed says | [`errors`] |
@@ -17,6 +18,7 @@ compile_error!(
 );
 
 pub mod api;
+pub mod balancer;
 pub mod boot;
 pub mod cli;
 pub mod clock;

@@ -1,8 +1,8 @@
 //! Logs: lines for people or JSON for machines, on standard error, so that standard output stays the command's.
 
-use std::io::IsTerminal;
+use std::{fs::OpenOptions, io::IsTerminal, os::unix::fs::OpenOptionsExt, path::Path, sync::Arc};
 
-use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{EnvFilter, fmt, fmt::writer::BoxMakeWriter, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::{
     config::{Log, LogFormat},
@@ -14,6 +14,24 @@ use crate::{
 /// # Errors
 /// When it was started before.
 pub fn start(log: &Log) -> Result<(), Failure> {
+    start_in(log, None)
+}
+
+/// The same, appended to a file instead of standard error.
+///
+/// # Errors
+/// When it was started before, or the file cannot be opened.
+pub fn start_in(log: &Log, file: Option<&Path>) -> Result<(), Failure> {
+    let (writer, terminal) = match file {
+        Some(path) => {
+            let opened = OpenOptions::new().create(true).append(true).mode(0o640).open(path);
+            let unwritable = |error| {
+                Failure::failed("LOG_UNWRITABLE", format!("could not open the log {}: {error}", path.display()))
+            };
+            (BoxMakeWriter::new(Arc::new(opened.map_err(unwritable)?)), false)
+        }
+        None => (BoxMakeWriter::new(std::io::stderr), std::io::stderr().is_terminal()),
+    };
     // Info is a quiet day, and the Raft library tells each step of its own; what matters of it, status says.
     let library = match log.level.as_str() {
         "info" => ",openraft=warn",
@@ -22,10 +40,10 @@ pub fn start(log: &Log) -> Result<(), Failure> {
     };
     let layers = tracing_subscriber::registry().with(EnvFilter::new(format!("{}{library}", log.level)));
     let started = match log.format {
-        LogFormat::Json => layers.with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr)).try_init(),
+        LogFormat::Json => layers.with(fmt::layer().json().flatten_event(true).with_writer(writer)).try_init(),
         LogFormat::Human => {
-            let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
-            layers.with(fmt::layer().with_ansi(colour).with_target(false).with_writer(std::io::stderr)).try_init()
+            let colour = terminal && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
+            layers.with(fmt::layer().with_ansi(colour).with_target(false).with_writer(writer)).try_init()
         }
     };
     started.map_err(|error| Failure::failed("LOG_STARTED_TWICE", format!("could not start logging: {error}")))

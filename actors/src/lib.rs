@@ -23,6 +23,7 @@
 //! Beside the actors stand what they share ([`fabric`]), flows ([`flow`]), what a control node answers ([`service`]),
 //! and how a node comes to be ([`setup`]).
 
+pub mod balancer;
 pub mod carrier;
 mod control;
 mod dial;

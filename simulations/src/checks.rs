@@ -6,8 +6,10 @@
 //! - [`sessions`]: no registration is lost while its session stands
 //! - [`circuits`]: what a silence swallowed goes before anything new
 //! - [`supervision`]: no orphan, no failed actor, intensity kept
+//! - [`balancer`]: no connection to an older epoch once a newer one was seen
 //! - [`convergence`]: when everything is well again, everything works again
 
+pub mod balancer;
 pub mod circuits;
 pub mod convergence;
 pub mod flows;

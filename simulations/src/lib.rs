@@ -13,12 +13,14 @@
 //! | `workload.rs`     | flows with verified content                                               |
 //! | `checks.rs`       | what must hold, one property a file                                       |
 //! | `run.rs`          | one world from its scenario to its report, in a thread of its own         |
+//! | `balancers.rs`    | a world of its own: database balancers over nodes that fail over          |
 //! | `sweep.rs`        | many seeds, their speed, and two runs of one seed compared                |
 //! | `shrink.rs`       | the least faults of a scenario that still fails                           |
 //! | `trace.rs`        | what happened, line by line                                               |
 //! | `report.rs`       | what a run came to, for people                                            |
 //! | `planted.rs`      | faults in the code that the checks must see                               |
 
+pub mod balancers;
 pub mod checks;
 pub mod clock;
 pub mod disk;

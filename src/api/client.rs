@@ -12,7 +12,10 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::timeout,
+};
 
 use super::{REQUEST_WAIT, socket};
 use crate::{
@@ -58,21 +61,7 @@ impl Client {
                 .hint("Look at its log; whether the request was done is not known")
         };
         let stream = socket::connect(&self.socket).await.map_err(|error| self.absent(&error))?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
-        let connection = tokio::spawn(connection);
-        let bytes = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, "postroad")
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(bytes))
-            .map_err(|error| Failure::wrong_use(format!("{path:?} is no path of the API: {error}")))?;
-        let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
-        let (parts, body) = response.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|error| broken(&error))?.to_bytes();
-        connection.abort();
-        parse(parts.status.as_u16(), &body)
+        exchange(stream, method, path, body).await.map_err(|error| broken(&error))?
     }
 
     fn absent(&self, error: &std::io::Error) -> Failure {
@@ -93,6 +82,36 @@ impl Client {
     pub fn socket(&self) -> &Path {
         &self.socket
     }
+}
+
+/// One request over an open connection; an error says that the other side stopped answering.
+///
+/// # Errors
+/// The outer one as said, the inner one what the other side answered.
+pub(crate) async fn exchange<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Result<Output, Failure>, Box<dyn std::error::Error + Send + Sync>> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let bytes = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::HOST, "postroad")
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::new(bytes));
+    let request = match request {
+        Ok(request) => request,
+        Err(error) => return Ok(Err(Failure::wrong_use(format!("{path:?} is no path of the API: {error}")))),
+    };
+    let response = sender.send_request(request).await?;
+    let (parts, body) = response.into_parts();
+    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?.to_bytes();
+    connection.abort();
+    Ok(parse(parts.status.as_u16(), &body))
 }
 
 /// An answer in the envelope as what it says.

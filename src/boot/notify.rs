@@ -17,17 +17,25 @@ use std::{
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// The node serves.
-pub(super) fn ready() {
+pub(crate) fn ready() {
     tell("READY=1");
 }
 
+/// It reads its configuration anew; [`ready`] follows.
+pub(crate) fn reloading() {
+    // The time that systemd wants beside it is the monotonic clock's.
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let microseconds = now.tv_sec.cast_unsigned() * 1_000_000 + now.tv_nsec.cast_unsigned() / 1_000;
+    tell(&format!("RELOADING=1\nMONOTONIC_USEC={microseconds}"));
+}
+
 /// The node stops in order.
-pub(super) fn stopping() {
+pub(crate) fn stopping() {
     tell("STOPPING=1");
 }
 
 /// Says that the node lives, as often as systemd wants it twice; ends at once if it wants nothing.
-pub(super) async fn watchdog() {
+pub(crate) async fn watchdog() {
     let wanted = std::env::var("WATCHDOG_USEC").ok().and_then(|text| text.parse().ok());
     let ours = std::env::var("WATCHDOG_PID").ok().is_none_or(|pid| pid == std::process::id().to_string());
     let Some(wanted) = wanted.filter(|_| ours).map(Duration::from_micros) else { return };

@@ -50,7 +50,7 @@ impl Command {
             }
             Verb::Show => Ok(show(&context.load_config()?, context)),
             Verb::Example => {
-                let example = keys::example();
+                let example = keys::NODE.example();
                 Ok(Output::new(json!({ "example": example }), example))
             }
         }
@@ -82,6 +82,7 @@ fn show(loaded: &Loaded, context: &Context) -> Output {
             None => serde_json::Value::Null,
             Some(Value::Text(text)) => json!(text),
             Some(Value::Number(number)) => json!(number),
+            Some(Value::Flag(flag)) => json!(flag),
         };
         data.push(json!({ "key": setting.key.path(), "value": value, "from": setting.origin.to_string() }));
     }

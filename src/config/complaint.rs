@@ -42,10 +42,17 @@ impl Place {
             line: text[..start].matches('\n').count() + 1,
             column: text[line_start..start].chars().count() + 1,
             // One column each, so that the carets stand under what they mean.
-            source: source.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect(),
+            source: covered(source).map(|letter| if letter.is_control() { ' ' } else { letter }).collect(),
             width: text[start..end.min(line_end)].trim_end().chars().count().max(1),
         }
     }
+}
+
+/// The letters of a line; those of a password are covered, since what is wrong goes to logs.
+fn covered(line: &str) -> impl Iterator<Item = char> {
+    let secret = line.trim_start().starts_with("password");
+    let value = if secret { line.find('=').map_or(0, |at| at + 1) } else { line.len() };
+    line[..value].chars().chain(line[value..].chars().map(|letter| if letter == ' ' { ' ' } else { '*' }))
 }
 
 /// The last character boundary at or before `at`.

@@ -1,6 +1,9 @@
 //! Every key of the configuration as data: what it is, its default, its bounds and the reason for them.
 
-use std::{fmt, net::SocketAddr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
 
 use postroad_cluster::{
     id::Name,
@@ -14,6 +17,8 @@ pub enum Value {
     Text(String),
     /// A whole number.
     Number(u64),
+    /// True or false.
+    Flag(bool),
 }
 
 impl fmt::Display for Value {
@@ -21,6 +26,7 @@ impl fmt::Display for Value {
         match self {
             Self::Text(text) => f.write_str(text),
             Self::Number(number) => write!(f, "{number}"),
+            Self::Flag(flag) => write!(f, "{flag}"),
         }
     }
 }
@@ -45,6 +51,16 @@ pub enum Kind {
     },
     /// One of these words.
     Choice(&'static [&'static str]),
+    /// True or false.
+    Flag,
+    /// A text that is not empty.
+    Text,
+    /// A text that is never shown.
+    Secret,
+    /// An address without a port.
+    IpAddress,
+    /// An address and a port that only this host reaches.
+    Loopback,
 }
 
 impl Kind {
@@ -54,11 +70,16 @@ impl Kind {
             Self::Number { .. } => {
                 return text.parse().map_err(|_| self.wants()).and_then(|number| self.check_number(number));
             }
-            Self::Path => !text.is_empty() && !text.contains('\0'),
             Self::Name => text.parse::<Name>().is_ok(),
             Self::SocketAddress => text.parse::<SocketAddr>().is_ok(),
             Self::HostPort => is_host_port(text),
             Self::Choice(words) => words.contains(&text),
+            Self::Flag => {
+                return text.parse().map(Value::Flag).map_err(|_| self.wants());
+            }
+            Self::Path | Self::Text | Self::Secret => !text.is_empty() && !text.contains('\0'),
+            Self::IpAddress => text.parse::<IpAddr>().is_ok(),
+            Self::Loopback => text.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback()),
         };
         if valid { Ok(Value::Text(text.to_owned())) } else { Err(self.wants()) }
     }
@@ -82,6 +103,11 @@ impl Kind {
             Self::HostPort => "must be HOST:PORT, as relay-1.example.com:9443".to_owned(),
             Self::Number { min, max } => format!("must be a whole number from {min} to {max}"),
             Self::Choice(words) => format!("must be {}", or(words)),
+            Self::Flag => "must be true or false, without quotes".to_owned(),
+            Self::Secret => "must be a text in quotes that is not empty".to_owned(),
+            Self::Text => "must be a text that is not empty".to_owned(),
+            Self::IpAddress => "must be an address without a port, as 10.0.0.7 or fd00::7".to_owned(),
+            Self::Loopback => "must be an address of this host alone, as 127.0.0.1:9444 or [::1]:9444".to_owned(),
         }
     }
 }
@@ -243,16 +269,82 @@ pub const KEYS: &[Key] = &[
     },
 ];
 
-/// The sections, in order.
-pub fn sections() -> Vec<&'static str> {
-    let mut sections: Vec<_> = KEYS.iter().map(|key| key.section).collect();
-    sections.dedup();
-    sections
+/// A section whose keys are names that the operator gives.
+#[derive(Debug)]
+pub struct List {
+    /// The section.
+    pub section: &'static str,
+    /// What each value is.
+    pub kind: Kind,
+    /// Checks a name; an error says what it must be.
+    pub name: fn(&str) -> Result<(), String>,
+    /// Lines that would work.
+    pub example: &'static str,
+    /// What it is, in a sentence.
+    pub says: &'static str,
+    /// Why names and values are as they are.
+    pub why: &'static str,
 }
 
-/// The key of `section` named `name`.
-pub fn find(section: &str, name: &str) -> Option<&'static Key> {
-    KEYS.iter().find(|key| key.section == section && key.name == name)
+/// What a configuration file may hold.
+#[derive(Debug)]
+pub struct Schema {
+    /// Every key, in the order of the example file.
+    pub keys: &'static [Key],
+    /// Every list, after them.
+    pub lists: &'static [List],
+    /// What the example file begins with.
+    pub heading: &'static str,
+}
+
+/// The configuration of a node.
+pub const NODE: Schema = Schema {
+    keys: KEYS,
+    lists: &[],
+    heading: "# Configuration of one postroad node. Every key is here with its default or, without one, an example;\n\
+              # remove the # before a key to change it. Environment variables POSTROAD_SECTION_KEY go before this file,\n\
+              # flags before both. What concerns the whole cluster is not here: the cluster agrees on it.\n",
+};
+
+impl Schema {
+    /// The sections, in order.
+    pub fn sections(&self) -> Vec<&'static str> {
+        let mut sections: Vec<_> = self.keys.iter().map(|key| key.section).collect();
+        sections.extend(self.lists.iter().map(|list| list.section));
+        sections.dedup();
+        sections
+    }
+
+    /// The key of `section` named `name`.
+    pub fn find(&self, section: &str, name: &str) -> Option<&'static Key> {
+        self.keys.iter().find(|key| key.section == section && key.name == name)
+    }
+
+    /// The whole file with every key, its default and its reason, ready to be edited.
+    pub fn example(&self) -> String {
+        let mut text = String::from(self.heading);
+        for section in self.sections() {
+            text.extend(["\n[", section, "]\n"]);
+            for key in self.keys.iter().filter(|key| key.section == section) {
+                let none = if key.default.is_none() { " There is no default." } else { "" };
+                let left_out = if key.says.contains("Left out") { "" } else { none };
+                comment(&mut text, &format!("{}{left_out}", key.says));
+                if let Kind::Number { .. } | Kind::Choice(_) = key.kind {
+                    comment(&mut text, &format!("It {}.", key.kind.wants()));
+                }
+                comment(&mut text, &format!("Why: {}.", key.why));
+                let value = key.default.unwrap_or(key.example);
+                let quote = if matches!(key.kind, Kind::Number { .. } | Kind::Flag) { "" } else { "\"" };
+                text.extend(["#", key.name, " = ", quote, value, quote, "\n"]);
+            }
+            for list in self.lists.iter().filter(|list| list.section == section) {
+                comment(&mut text, list.says);
+                comment(&mut text, &format!("Why: {}.", list.why));
+                text.push_str(list.example);
+            }
+        }
+        text
+    }
 }
 
 /// The nearest of `known` to what was written, if any is near enough to have been meant.
@@ -269,31 +361,6 @@ pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> O
     // A typing error or two, and not another word altogether.
     let near = distance(&nearest) <= 1 + nearest.len() / 4;
     near.then_some(nearest)
-}
-
-/// The whole file with every key, its default and its reason, ready to be edited.
-pub fn example() -> String {
-    let mut text = String::from(
-        "# Configuration of one postroad node. Every key is here with its default or, without one, an example;\n\
-         # remove the # before a key to change it. Environment variables POSTROAD_SECTION_KEY go before this file,\n\
-         # flags before both. What concerns the whole cluster is not here: the cluster agrees on it.\n",
-    );
-    for section in sections() {
-        text.extend(["\n[", section, "]\n"]);
-        for key in KEYS.iter().filter(|key| key.section == section) {
-            let none = if key.default.is_none() { " There is no default." } else { "" };
-            let left_out = if key.says.contains("Left out") { "" } else { none };
-            comment(&mut text, &format!("{}{left_out}", key.says));
-            if let Kind::Number { .. } | Kind::Choice(_) = key.kind {
-                comment(&mut text, &format!("It {}.", key.kind.wants()));
-            }
-            comment(&mut text, &format!("Why: {}.", key.why));
-            let value = key.default.unwrap_or(key.example);
-            let quote = if matches!(key.kind, Kind::Number { .. }) { "" } else { "\"" };
-            text.extend(["#", key.name, " = ", quote, value, quote, "\n"]);
-        }
-    }
-    text
 }
 
 /// Adds `sentence` as comment lines of at most 100 columns.

@@ -72,6 +72,21 @@ pub(crate) const IMPORTS: &[Import] = &[
         why: "only the network ports handle raw packets",
     },
     Import { library: "rustls", allowed: &["cluster/transport/"], why: "TLS lives in the transport crate" },
+    Import {
+        library: "tokio-rustls",
+        allowed: &["src/balancer/probe", "Cargo.toml"],
+        why: "a database's TLS lies within its protocol, so it belongs to the probes",
+    },
+    Import {
+        library: "tokio-postgres",
+        allowed: &["src/balancer/probe", "tests/", "Cargo.toml"],
+        why: "the balancer passes bytes on; only its probes speak to databases",
+    },
+    Import {
+        library: "mysql_async",
+        allowed: &["src/balancer/probe", "tests/", "Cargo.toml"],
+        why: "the balancer passes bytes on; only its probes speak to databases",
+    },
     Import { library: "ractor", allowed: &["actors/"], why: "actors live in one crate" },
     Import {
         library: "bincode",

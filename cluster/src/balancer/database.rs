@@ -20,7 +20,7 @@ pub mod report;
 pub mod routing;
 pub mod settings;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +57,8 @@ pub struct Database {
     answers: u64,
     /// The number of each node's last answer.
     numbers: BTreeMap<String, u64>,
+    /// Nodes of the first list of which no probe has come back. Until then an old primary may be all that is known.
+    unheard: BTreeSet<String>,
 }
 
 /// What the log said of a node last.
@@ -70,6 +72,7 @@ impl Database {
     /// A balancer over the nodes that are listed, of which nothing is known yet.
     #[must_use]
     pub fn new(settings: Settings, listed: BTreeMap<String, String>) -> Self {
+        let unheard = listed.keys().cloned().collect();
         let evidence = listed.keys().map(|node| (node.clone(), Evidence::default())).collect();
         Self {
             settings,
@@ -80,6 +83,7 @@ impl Database {
             said: BTreeMap::new(),
             answers: 0,
             numbers: BTreeMap::new(),
+            unheard,
         }
     }
 
@@ -87,6 +91,14 @@ impl Database {
     #[must_use]
     pub const fn facts(&self, now: Moment) -> Facts<'_> {
         Facts { now, settings: &self.settings, nodes: &self.evidence, history: &self.history }
+    }
+
+    /// The primary, once every node of the first list has been heard of.
+    fn primary(&self, now: Moment) -> Result<Target, NoPrimary> {
+        if self.unheard.is_empty() {
+            return self.facts(now).primary();
+        }
+        Err(NoPrimary::Starting { nodes: self.unheard.iter().cloned().collect() })
     }
 
     /// Takes another list. What is known of a node stays if its address does.
@@ -99,10 +111,12 @@ impl Database {
         }
         self.said.retain(|node, _| self.listed.contains_key(node));
         self.numbers.retain(|node, _| self.listed.contains_key(node));
+        self.unheard.retain(|node| self.listed.contains_key(node));
     }
 
     fn probed(&mut self, now: Moment, node: &str, outcome: Outcome) {
         let Some(evidence) = self.evidence.get_mut(node) else { return };
+        self.unheard.remove(node);
         match outcome {
             Ok(answer) => {
                 let ours = answer.identity == node
@@ -134,7 +148,7 @@ impl Database {
 
     /// Notes how far the primary is.
     fn follow(&mut self, now: Moment, node: &str) {
-        let leads = self.facts(now).primary().is_ok_and(|primary| primary.node == node);
+        let leads = self.primary(now).is_ok_and(|primary| primary.node == node);
         let answer = self.evidence.get(node).and_then(|evidence| evidence.answer.as_ref());
         if leads && let Some(position) = answer.and_then(|(_, answer)| answer.position) {
             self.history.saw(now, node, position);
@@ -165,7 +179,7 @@ impl Database {
     /// Decides anew. `closing` tells whether write connections to what is no longer the primary may be closed.
     fn decide(&mut self, now: Moment, closing: bool, effects: &mut Vec<Effect>) {
         self.say(now, effects);
-        let write = self.facts(now).primary();
+        let write = self.primary(now);
         let moved = place(&self.routing.write) != place(&write);
         let reworded = self.routing.write != write;
         let generation = self.routing.generation + u64::from(moved);
@@ -175,7 +189,8 @@ impl Database {
         if changed {
             effects.push(Effect::Route { routing: Box::new(self.routing.clone()) });
         }
-        if moved || reworded {
+        let quiet = matches!(self.routing.write, Err(NoPrimary::Starting { .. }));
+        if (moved || reworded) && !quiet {
             let line = match self.routing.write.clone() {
                 Ok(target) => Line::Primary { target, generation },
                 Err(why) => Line::NoPrimary { why, generation },
@@ -222,7 +237,7 @@ impl Database {
     #[must_use]
     pub fn report(&self, now: Moment) -> Report {
         let facts = self.facts(now);
-        let primary = facts.primary();
+        let primary = self.primary(now);
         let nodes = self.listed.iter();
         let nodes = nodes.map(|(node, address)| NodeReport::new(&facts, node, address, primary.as_ref().ok()));
         Report {

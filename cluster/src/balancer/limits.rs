@@ -48,3 +48,9 @@ pub const CONNECT_WAIT: Span = Span::from_millis(1_500);
 
 /// Nodes that are tried for one connection: every one of a usual cluster, and no endless row of dead ones.
 pub const CONNECT_TRIES_MAX: usize = 4;
+
+/// The pause after an accept that failed: short enough that nobody waits for it, long enough that it is no spin.
+pub const ACCEPT_PAUSE: Span = Span::from_millis(100);
+
+/// How often the log tells of a shortage of room or descriptors: now and then, while it lasts.
+pub const SHORTAGE_SAID_EVERY: Span = Span::from_secs(10);

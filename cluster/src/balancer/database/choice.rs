@@ -87,6 +87,11 @@ impl fmt::Display for Aside {
 /// Why there is no primary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoPrimary {
+    /// Some nodes have not been heard of yet, well or ill: one of them may be newer than those that have.
+    Starting {
+        /// Which.
+        nodes: Vec<String>,
+    },
     /// No node is healthy.
     NobodyHealthy,
     /// No healthy node says that it is one.
@@ -118,6 +123,9 @@ pub enum NoPrimary {
 impl fmt::Display for NoPrimary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Starting { nodes } => {
+                write!(f, "the balancer has just started, and {} has not been probed yet", nodes.join(", "))
+            }
             Self::NobodyHealthy => f.write_str("no node is healthy"),
             Self::NobodyAnnounces => f.write_str("no healthy node says that it is the primary"),
             Self::ReadOnly { nodes } => write!(f, "{} takes no writes", nodes.join(", ")),

@@ -51,8 +51,13 @@ fn list(nodes: &[&str]) -> BTreeMap<String, String> {
     nodes.iter().map(|node| ((*node).to_owned(), format!("{node}:5432"))).collect()
 }
 
+/// A balancer that has heard of every node before, and knows nothing any more.
+fn with(settings: Settings, nodes: &[&str]) -> Database {
+    Database { unheard: BTreeSet::new(), ..Database::new(settings, list(nodes)) }
+}
+
 fn balancer() -> Database {
-    Database::new(Settings::default(), list(&NODES))
+    with(Settings::default(), &NODES)
 }
 
 fn on(balancer: &mut Database, ms: u64, event: Event) -> Vec<Effect> {
@@ -153,12 +158,27 @@ fn the_primary_is_healthy_announces_writes_and_bears_the_highest_epoch() {
 #[test]
 fn a_pinned_cluster_sets_strangers_aside_instead_of_refusing_all() {
     let settings = Settings { cluster: Some("7".into()), ..Settings::default() };
-    let mut balancer = Database::new(settings, list(&NODES));
+    let mut balancer = with(settings, &NODES);
     probed(&mut balancer, 0, "a", primary("a", 1));
     probed(&mut balancer, 0, "b", Ok(Answer { cluster: Some("8".into()), ..answer("b", Role::Primary, 5) }));
     assert_eq!(write(&balancer), Ok("a"));
     let aside = balancer.report(at(0)).nodes[1].aside.clone();
     assert_eq!(aside.as_deref(), Some("it belongs to another database cluster, 8"));
+}
+
+// D8: a balancer that has just started does not take the first primary that answers for the newest.
+#[test]
+fn nobody_is_the_primary_before_every_node_was_heard_of() {
+    let mut balancer = Database::new(Settings::default(), list(&NODES));
+    probed(&mut balancer, 0, "a", primary("a", 1));
+    let starting = NoPrimary::Starting { nodes: vec!["b".into(), "c".into()] };
+    assert_eq!(write(&balancer), Err(&starting));
+    probed(&mut balancer, 10, "b", failed(Cause::Refused));
+    let effects = probed(&mut balancer, 20, "c", primary("c", 2));
+    assert_eq!(write(&balancer), Ok("c"), "one that cannot be reached has been heard of too");
+    assert_eq!(lines(&effects), ["node c is healthy: primary, epoch 2", "writes go to c, epoch 2 (generation 1)"]);
+    on(&mut balancer, 30, Event::Nodes { nodes: list(&["a", "b", "c", "d"]) });
+    assert_eq!(write(&balancer), Ok("c"), "a node that joins the list stops no writes");
 }
 
 // DB-3, DB-8: who takes reads, as a table.
@@ -187,7 +207,7 @@ fn reads_go_to_those_who_stream_keep_up_and_have_room() {
         ("outside", with_primary, none, Err("it stands outside the cluster that the others form")),
     ];
     for (case, settings, of_b, expected) in table {
-        let mut balancer = Database::new(settings, list(&NODES));
+        let mut balancer = with(settings, &NODES);
         probed(&mut balancer, 0, "a", primary("a", 1));
         probed(&mut balancer, 0, "b", Ok(of_b));
         let chosen = balancer.routing.write.clone().ok();
@@ -391,8 +411,8 @@ proptest! {
         let outcomes = [("a", a), ("b", b), ("c", c)];
         // Lag is about time, and the primary's history is told by probes in their order.
         let settings = Settings { max_lag_bytes: 0, max_lag_seconds: 0, ..Settings::default() };
-        let mut straight = Database::new(settings.clone(), list(&NODES));
-        let mut shuffled = Database::new(settings, list(&["c", "b", "a"]));
+        let mut straight = with(settings.clone(), &NODES);
+        let mut shuffled = with(settings, &["c", "b", "a"]);
         for (node, outcome) in &outcomes {
             probed(&mut straight, 0, node, outcome.clone());
         }

@@ -1,0 +1,392 @@
+//! Every key of the balancer's configuration as data: what it is, its default, its bounds and the reason for them.
+
+use postroad_cluster::balancer::limits::{
+    ACTIVE_WEIGHT, CONNECTION_RESERVE, LAG_BYTES, LAG_SECONDS, NODE_ID_BYTES_MAX, PERIOD_MS, TIMEOUT_MS,
+    UNHEALTHY_AFTER,
+};
+
+use crate::config::keys::{Key, Kind, List, Schema};
+
+/// The configuration of a database balancer (DB-40, DB-45).
+pub const SCHEMA: Schema = Schema {
+    keys: KEYS,
+    lists: &[NODES],
+    heading: "# Configuration of a database balancer. Every key is here with its default or, without one, an example;\n\
+              # remove the # before a key to change it. Only proxy.rw, monitor.user and [nodes] are required.\n",
+};
+
+const NODES: List = List {
+    section: "nodes",
+    kind: Kind::HostPort,
+    name: node_id,
+    example: "#db-1 = \"10.0.0.1:5432\"\n#db-2 = \"10.0.0.2:5432\"\n",
+    says: "The nodes: the id that a node announces, and the address at which clients reach it. The id is PostgreSQL's \
+           cluster_name, server_id in MariaDB and MySQL.",
+    why: "a node that announces another id than the one of its address is set aside",
+};
+
+/// Checks a node's id.
+fn node_id(name: &str) -> Result<(), String> {
+    let fits = (1..=NODE_ID_BYTES_MAX).contains(&name.len());
+    let plain = name.chars().all(|letter| !letter.is_control() && letter != '/' && letter != '"' && letter != '\\');
+    if fits && plain { Ok(()) } else { Err(format!("is no id: 1 to {NODE_ID_BYTES_MAX} bytes without / \" and \\")) }
+}
+
+const fn number(range: &core::ops::RangeInclusive<u64>) -> Kind {
+    Kind::Number { min: *range.start(), max: *range.end() }
+}
+
+/// A key with everything but its kind and texts said.
+const fn key(
+    section: &'static str,
+    name: &'static str,
+    kind: Kind,
+    default: Option<&'static str>,
+    example: &'static str,
+    says: &'static str,
+    why: &'static str,
+) -> Key {
+    Key { section, name, kind, default, example, says, why }
+}
+
+const KEYS: &[Key] = &[
+    key(
+        "proxy",
+        "rw",
+        Kind::SocketAddress,
+        None,
+        "127.0.0.1:6432",
+        "Where write connections are taken. It is required.",
+        "whoever connects here reaches the current primary, also after a failover",
+    ),
+    key(
+        "proxy",
+        "ro",
+        Kind::SocketAddress,
+        None,
+        "127.0.0.1:6433",
+        "Where read connections are taken. Left out, there is no such port.",
+        "whoever connects here reaches the replica with the least load",
+    ),
+    key(
+        "proxy",
+        "engine",
+        Kind::Choice(&["mariadb", "mysql", "postgres", "custom"]),
+        Some("mariadb"),
+        "postgres",
+        "Which database the nodes are; custom takes the probe from [custom].",
+        "each tells its role, epoch and lag in another way",
+    ),
+    key(
+        "proxy",
+        "admin",
+        Kind::Loopback,
+        Some("127.0.0.1:9444"),
+        "127.0.0.1:9445",
+        "Where status and metrics are told.",
+        "it asks nobody for a password, so only this host reaches it",
+    ),
+    key(
+        "proxy",
+        "language",
+        Kind::Choice(&["en", "fr"]),
+        Some("en"),
+        "fr",
+        "The language of the errors that applications get from the balancer.",
+        "the people who read them may not read the log",
+    ),
+    key(
+        "proxy",
+        "log_file",
+        Kind::Path,
+        None,
+        "balancer.log",
+        "A file that the log is appended to. Left out, it goes to standard error. A relative path starts at this file's \
+         folder.",
+        "without a service manager nobody keeps standard error",
+    ),
+    key(
+        "proxy",
+        "source",
+        Kind::IpAddress,
+        None,
+        "10.0.0.9",
+        "The local address of connections to the nodes. Left out, the system chooses.",
+        "a node that trusts this balancer's PROXY header trusts one address, which people then do not use themselves",
+    ),
+    key(
+        "monitor",
+        "user",
+        Kind::Text,
+        None,
+        "postroad",
+        "The monitoring account. It is required.",
+        "it needs pg_monitor in PostgreSQL, PROCESS and REPLICATION CLIENT in MariaDB and MySQL, and nothing else",
+    ),
+    key(
+        "monitor",
+        "password",
+        Kind::Secret,
+        None,
+        "secret",
+        "Its password. Left out, it is $POSTROAD_PROXY_PASSWORD, else none is sent.",
+        "whoever can read this file can pose as the balancer, so the environment is the better place",
+    ),
+    key(
+        "monitor",
+        "database",
+        Kind::Text,
+        Some("postgres"),
+        "postgres",
+        "The database that probes connect to, in PostgreSQL.",
+        "a PostgreSQL connection is always one to a database",
+    ),
+    key(
+        "monitor",
+        "tls",
+        Kind::Choice(&["preferred", "required", "disabled"]),
+        Some("preferred"),
+        "required",
+        "Whether probes use TLS. Clients' TLS passes through untouched, whatever this says.",
+        "the monitoring account's password should not travel in the clear",
+    ),
+    key(
+        "monitor",
+        "tls_ca",
+        Kind::Path,
+        None,
+        "ca.pem",
+        "The authorities that the nodes' certificates must come from, in PEM; it implies required. Left out, the nodes' \
+         certificates are not checked. A relative path starts at this file's folder.",
+        "without it whoever stands between can pose as a node",
+    ),
+    key(
+        "monitor",
+        "period_ms",
+        number(&PERIOD_MS),
+        Some("1000"),
+        "500",
+        "Milliseconds from one probe of a node to the next.",
+        "a failover is seen within one period, and each probe is a query on each node",
+    ),
+    key(
+        "monitor",
+        "timeout_ms",
+        number(&TIMEOUT_MS),
+        Some("2000"),
+        "1000",
+        "Milliseconds that a whole probe may take, connection and answer.",
+        "a stopped server still accepts connections, so only time tells",
+    ),
+    key(
+        "monitor",
+        "unhealthy_after",
+        number(&UNHEALTHY_AFTER),
+        Some("3"),
+        "2",
+        "Failed probes in a row that take a node out.",
+        "one lost packet is no failure",
+    ),
+    key(
+        "monitor",
+        "epoch_query",
+        Kind::Text,
+        None,
+        "SELECT epoch FROM ops.failover",
+        "A query whose one number is the node's epoch, in MariaDB and MySQL. Left out, every node has epoch 0.",
+        "they have no term, so the operator's failover writes one; without it two writable nodes are refused",
+    ),
+    key(
+        "monitor",
+        "cluster",
+        Kind::Text,
+        None,
+        "7412907263450184226",
+        "The system identifier of the database cluster, in PostgreSQL. Left out, all nodes have to agree on one.",
+        "a node of another cluster is then set aside instead of stopping all writes",
+    ),
+    key(
+        "routing",
+        "primary_in_ro",
+        Kind::Flag,
+        Some("false"),
+        "true",
+        "Whether the primary takes reads like a replica.",
+        "a small cluster may not want to keep it for writes alone",
+    ),
+    key(
+        "routing",
+        "max_lag_bytes",
+        number(&LAG_BYTES),
+        Some("16777216"),
+        "0",
+        "Bytes of the log that a replica in the reads may be behind; 0 is no limit.",
+        "who reads old rows as new ones makes wrong decisions",
+    ),
+    key(
+        "routing",
+        "max_lag_seconds",
+        number(&LAG_SECONDS),
+        Some("5"),
+        "0",
+        "Seconds that a replica in the reads may be behind; 0 is no limit.",
+        "it is measured by this balancer, so it is 0 while the primary is idle",
+    ),
+    key(
+        "routing",
+        "active_weight",
+        number(&ACTIVE_WEIGHT),
+        Some("4"),
+        "0",
+        "What an active session weighs against an open connection, when reads are spread.",
+        "an idle connection costs a node little, a running query much",
+    ),
+    key(
+        "routing",
+        "connection_reserve",
+        number(&CONNECTION_RESERVE),
+        Some("5"),
+        "20",
+        "Connections that reads leave free on every node.",
+        "administrators and replicas need some when it matters",
+    ),
+    key(
+        "routing",
+        "close_rw_on_primary_change",
+        Kind::Flag,
+        Some("true"),
+        "false",
+        "Whether open write connections to an old primary are closed.",
+        "applications then connect again and reach the new one; else they get the old one's own errors",
+    ),
+    key(
+        "routing",
+        "proxy_protocol",
+        Kind::Flag,
+        None,
+        "true",
+        "Whether each connection begins with a PROXY v2 header that tells the client's address. Left out, it is true for \
+         MariaDB and MySQL and false for PostgreSQL.",
+        "the node chooses accounts and blocks clients by their address, and would see only this balancer's",
+    ),
+    key(
+        "custom",
+        "protocol",
+        Kind::Choice(&["mysql", "postgres"]),
+        Some("mysql"),
+        "postgres",
+        "Which protocol the nodes of a custom engine speak.",
+        "the probe needs one of them",
+    ),
+    key(
+        "custom",
+        "query",
+        Kind::Text,
+        None,
+        "SELECT @@cluster_node_id AS id, @@cluster_epoch AS term, @@cluster_role AS part",
+        "The probe of a custom engine: a query that answers one row.",
+        "only its operator knows how such a cluster tells who is who",
+    ),
+    key(
+        "custom",
+        "identity",
+        Kind::Text,
+        Some("identity"),
+        "id",
+        "The column of the node's id.",
+        "it is compared with [nodes]",
+    ),
+    key(
+        "custom",
+        "epoch",
+        Kind::Text,
+        Some("epoch"),
+        "term",
+        "The column of its epoch, a number.",
+        "the highest one leads",
+    ),
+    key("custom", "role", Kind::Text, Some("role"), "part", "The column of its role.", "one of the three words below"),
+    key(
+        "custom",
+        "role_primary",
+        Kind::Text,
+        Some("PRIMARY"),
+        "leader",
+        "The word of a primary in that column.",
+        "clusters have words of their own; capitals do not count",
+    ),
+    key(
+        "custom",
+        "role_secondary",
+        Kind::Text,
+        Some("SECONDARY"),
+        "follower",
+        "The word of a secondary.",
+        "clusters have words of their own; capitals do not count",
+    ),
+    key(
+        "custom",
+        "role_none",
+        Kind::Text,
+        Some("NONE"),
+        "single",
+        "The word of a server outside any cluster.",
+        "clusters have words of their own; capitals do not count",
+    ),
+    key(
+        "custom",
+        "writable",
+        Kind::Text,
+        None,
+        "writable",
+        "The column that is 0, off, no or false where the node takes no writes. Left out, a primary always does.",
+        "a primary may be closed to writes",
+    ),
+    key(
+        "custom",
+        "replicas",
+        Kind::Text,
+        None,
+        "replicas",
+        "The column with the ids of the nodes that stream from this one, with commas. Left out, none do, and reads go \
+         to the primary.",
+        "a replica streams when its primary sees it",
+    ),
+    key(
+        "custom",
+        "position",
+        Kind::Text,
+        None,
+        "position",
+        "The column with the bytes of the log: written by a primary, replayed by a replica. Left out, lag is unknown, \
+         which asks for max_lag_bytes = 0 and max_lag_seconds = 0.",
+        "lag is the difference of the two",
+    ),
+    key(
+        "custom",
+        "connections",
+        Kind::Text,
+        None,
+        "connections",
+        "The column with the connections that are open. Left out, it is 0.",
+        "reads leave some places free",
+    ),
+    key(
+        "custom",
+        "connections_max",
+        Kind::Text,
+        None,
+        "connections_max",
+        "The column with the most there may be. Left out, there is no limit.",
+        "reads leave some places free",
+    ),
+    key(
+        "custom",
+        "active",
+        Kind::Text,
+        None,
+        "active",
+        "The column with the sessions that run a command now. Left out, it is 0.",
+        "reads go where fewest run",
+    ),
+];

@@ -1,0 +1,295 @@
+//! PostgreSQL clusters on loopback: a primary made by `initdb`, standbys by `pg_basebackup`, each a process of its own.
+
+use std::{
+    fs,
+    net::TcpListener,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::programs;
+
+/// How long anything may take on a loaded machine; nothing is measured by it.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+/// The monitoring account's password.
+pub(crate) const MONITOR_PASSWORD: &str = "watching";
+/// The application's.
+pub(crate) const APPLICATION_PASSWORD: &str = "working";
+
+/// What is needed of the machine.
+const PROGRAMS: [&str; 5] = ["initdb", "postgres", "pg_basebackup", "psql", "openssl"];
+
+/// A cluster; its servers end with it.
+pub(crate) struct Cluster {
+    directory: tempfile::TempDir,
+    /// Where each of [`PROGRAMS`] is.
+    programs: Vec<PathBuf>,
+    /// Whom the servers run as: they refuse to be root.
+    user: Option<(u32, u32)>,
+    nodes: Vec<Node>,
+    tls: bool,
+}
+
+struct Node {
+    port: u16,
+    server: Option<Child>,
+}
+
+/// Ports that nobody has now.
+pub(crate) fn free_ports(count: usize) -> Vec<u16> {
+    let sockets: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    sockets.iter().map(|socket| socket.local_addr().unwrap().port()).collect()
+}
+
+/// Waits until `done` says something.
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(began.elapsed() < PATIENCE, "{what} did not happen within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+impl Cluster {
+    /// A primary `db-1` with `standbys` that stream from it, `db-2` and so on; none where PostgreSQL is not installed.
+    #[track_caller]
+    pub(crate) fn start(standbys: usize, tls: bool) -> Option<Self> {
+        let programs = programs::find(&PROGRAMS)?;
+        let directory = tempfile::Builder::new().prefix("postroad-pg").tempdir().unwrap();
+        let user = rustix::process::geteuid().is_root().then(postgres_user);
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let nodes = free_ports(1 + standbys).into_iter().map(|port| Node { port, server: None }).collect();
+        let mut cluster = Self { directory, programs, user, nodes, tls };
+        cluster.own(cluster.directory.path());
+        cluster.make_primary();
+        for standby in 1..=standbys {
+            cluster.make_standby(standby);
+        }
+        let streaming = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'";
+        until("streaming", || (cluster.ask(0, streaming) == standbys.to_string()).then_some(()));
+        Some(cluster)
+    }
+
+    fn own(&self, path: &Path) {
+        if let Some((user, group)) = self.user {
+            std::os::unix::fs::chown(path, Some(user), Some(group)).unwrap();
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(crate) fn data(&self, node: usize) -> PathBuf {
+        self.path(&format!("db-{}", node + 1))
+    }
+
+    pub(crate) fn port(&self, node: usize) -> u16 {
+        self.nodes[node].port
+    }
+
+    fn program(&self, name: &str) -> Command {
+        let place = PROGRAMS.iter().position(|program| *program == name).unwrap();
+        let mut command = Command::new(&self.programs[place]);
+        command.env_clear().env("PATH", "/usr/bin:/bin").current_dir(self.directory.path()).stdin(Stdio::null());
+        if let Some((user, group)) = self.user {
+            command.uid(user).gid(group);
+        }
+        command
+    }
+
+    #[track_caller]
+    fn run(command: &mut Command) {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn make_primary(&mut self) {
+        let data = self.data(0);
+        let mut initdb = self.program("initdb");
+        initdb.args(["--auth=trust", "--username=admin", "--no-sync", "--encoding=UTF8", "--locale=C", "--pgdata"]);
+        Self::run(initdb.arg(&data));
+        // The administrator and replication come in without a password, as on a machine's own socket.
+        let rules = "host replication all 127.0.0.1/32 trust\nhost all admin 127.0.0.1/32 trust\n\
+                     host all all all scram-sha-256\n";
+        fs::write(data.join("pg_hba.conf"), rules).unwrap();
+        if self.tls {
+            self.make_certificate(&data);
+        }
+        self.launch(0);
+        self.ask(0, &format!("CREATE ROLE monitor LOGIN PASSWORD '{MONITOR_PASSWORD}' IN ROLE pg_monitor"));
+        self.ask(0, &format!("CREATE ROLE application LOGIN PASSWORD '{APPLICATION_PASSWORD}'"));
+        self.ask(0, "CREATE DATABASE shop OWNER application");
+    }
+
+    /// A certificate of an authority of its own, in the data directory so that standbys copy it.
+    fn make_certificate(&self, data: &Path) {
+        let ca = ["-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=tests", "-days", "2"];
+        let openssl = |arguments: &[&str]| {
+            let mut command = Command::new("/usr/bin/openssl");
+            command.current_dir(self.directory.path()).args(arguments).stdin(Stdio::null());
+            Self::run(&mut command);
+        };
+        let key = ["req", "-newkey", "rsa:2048", "-nodes"];
+        openssl(&[&key[..], &ca].concat());
+        openssl(&[&key[..], &["-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=localhost"]].concat());
+        fs::write(self.path("names"), "subjectAltName=DNS:localhost,IP:127.0.0.1\n").unwrap();
+        let sign =
+            "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt";
+        openssl(&sign.split(' ').collect::<Vec<_>>());
+        for name in ["server.key", "server.crt"] {
+            fs::copy(self.path(name), data.join(name)).unwrap();
+            fs::set_permissions(data.join(name), fs::Permissions::from_mode(0o600)).unwrap();
+            self.own(&data.join(name));
+        }
+    }
+
+    fn make_standby(&mut self, node: usize) {
+        let mut backup = self.program("pg_basebackup");
+        backup.args([
+            "--host=127.0.0.1",
+            "--username=admin",
+            "--checkpoint=fast",
+            "--no-sync",
+            "--write-recovery-conf",
+        ]);
+        backup.arg(format!("--port={}", self.port(0))).arg("--pgdata").arg(self.data(node));
+        Self::run(&mut backup);
+        self.launch(node);
+    }
+
+    /// Starts the server of a node and waits until it answers.
+    pub(crate) fn launch(&mut self, node: usize) {
+        let mut server = self.program("postgres");
+        server.arg("-D").arg(self.data(node));
+        let name = format!("cluster_name=db-{}", node + 1);
+        let port = format!("port={}", self.port(node));
+        let tls = if self.tls { "ssl=on" } else { "ssl=off" };
+        let settings = [
+            name.as_str(),
+            &port,
+            tls,
+            "listen_addresses=127.0.0.1",
+            "unix_socket_directories=",
+            "fsync=off",
+            "shared_buffers=16MB",
+            "max_connections=40",
+            "wal_level=replica",
+            "max_wal_senders=6",
+            "wal_keep_size=256MB",
+            "hot_standby=on",
+            "wal_retrieve_retry_interval=200ms",
+            "recovery_target_timeline=latest",
+        ];
+        for setting in settings {
+            server.args(["-c", setting]);
+        }
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.path(&format!("{node}.log"))).unwrap();
+        server.stdout(log.try_clone().unwrap()).stderr(log);
+        self.nodes[node].server = Some(server.spawn().unwrap());
+        until("a server's start", || self.psql(node, "SELECT 1").status.success().then_some(()));
+    }
+
+    fn psql(&self, node: usize, query: &str) -> Output {
+        let mut psql = Command::new("/usr/bin/psql");
+        psql.env_clear().env("PGCONNECT_TIMEOUT", "5").stdin(Stdio::null());
+        let to = format!("host=127.0.0.1 port={} user=admin dbname=postgres", self.port(node));
+        psql.args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-d", &to, "-c", query]).output().unwrap()
+    }
+
+    /// What a node answers its administrator.
+    #[track_caller]
+    pub(crate) fn ask(&self, node: usize, query: &str) -> String {
+        let output = self.psql(node, query);
+        assert!(output.status.success(), "db-{}: {query}: {}", node + 1, String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Makes a standby a primary of the next timeline.
+    pub(crate) fn promote(&self, node: usize) {
+        assert_eq!(self.ask(node, "SELECT pg_promote(true, 60)"), "t");
+    }
+
+    /// Stops a server: in order, its clients cut off.
+    pub(crate) fn stop(&mut self, node: usize) {
+        let Some(mut server) = self.nodes[node].server.take() else { return };
+        signal(server.id(), Signal::INT);
+        let ended = until("a server's end", || server.try_wait().unwrap());
+        assert!(ended.success() || ended.code().is_some(), "{ended}");
+    }
+
+    /// The server and all that it has started stand still, or go on: it still accepts TCP, and answers nothing.
+    pub(crate) fn pause(&self, node: usize, pause: bool) {
+        let server = self.nodes[node].server.as_ref().unwrap().id();
+        let which = if pause { Signal::STOP } else { Signal::CONT };
+        if pause {
+            signal(server, which);
+        }
+        for child in children(server) {
+            signal(child, which);
+        }
+        if !pause {
+            signal(server, which);
+        }
+    }
+
+    /// The demoted primary comes back as a standby of `of`.
+    pub(crate) fn demote(&mut self, node: usize, of: usize) {
+        self.stop(node);
+        let primary = format!("primary_conninfo = 'host=127.0.0.1 port={} user=admin'\n", self.port(of));
+        let file = self.data(node).join("postgresql.auto.conf");
+        let before = fs::read_to_string(&file).unwrap_or_default();
+        fs::write(&file, before + &primary).unwrap();
+        fs::write(self.data(node).join("standby.signal"), "").unwrap();
+        self.own(&self.data(node).join("standby.signal"));
+        self.launch(node);
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            if let Some(mut server) = node.server.take() {
+                for child in children(server.id()) {
+                    signal(child, Signal::CONT);
+                }
+                signal(server.id(), Signal::CONT);
+                signal(server.id(), Signal::QUIT);
+                let _ = server.wait();
+            }
+        }
+    }
+}
+
+fn signal(process: u32, signal: Signal) {
+    // A process that has ended needs none.
+    let _ = kill_process(Pid::from_raw(process.cast_signed()).unwrap(), signal);
+}
+
+/// The processes that `parent` has started.
+fn children(parent: u32) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_child = |process: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        let after_name = stat.rsplit(')').next().unwrap_or_default();
+        after_name.split_whitespace().nth(1) == Some(&parent.to_string())
+    };
+    numbers.filter(is_child).collect()
+}
+
+/// The account that Debian's package makes.
+fn postgres_user() -> (u32, u32) {
+    let accounts = fs::read_to_string("/etc/passwd").unwrap();
+    let line = accounts.lines().find(|line| line.starts_with("postgres:")).expect("the package makes an account");
+    let fields: Vec<&str> = line.split(':').collect();
+    (fields[2].parse().unwrap(), fields[3].parse().unwrap())
+}
