@@ -31,7 +31,7 @@ fn monitor() -> String {
 }
 
 fn nodes(cluster: &Cluster, which: &[usize]) -> String {
-    let lines = which.iter().map(|node| format!("db-{} = \"127.0.0.1:{}\"\n", node + 1, cluster.port(*node)));
+    let lines = which.iter().map(|node| format!("db-{} = \"{}\"\n", node + 1, cluster.address(*node)));
     lines.collect::<Vec<_>>().concat()
 }
 
@@ -294,6 +294,25 @@ fn failovers_are_followed_and_two_primaries_are_a_refusal() {
     });
     assert_eq!(stranger["healthy"], false);
     assert!(session.is_open() && session.node().as_deref() == Some("db-1"), "reloads drop no connection");
+}
+
+// D4, DB-20: the network to the primary is cut, so that nobody says a word; its clients are closed within the bound, and
+// it serves again when the way is mended.
+#[test]
+fn a_primary_that_is_cut_off_is_left_within_the_bound() {
+    let Some(cluster) = Cluster::start_apart() else { return };
+    let balancer = balance(&cluster, &[0], "");
+    until("db-1 as primary", || (balancer.primary().as_deref() == Some("db-1")).then_some(()));
+    let session = Session::open(balancer.rw);
+    assert_eq!(session.node().as_deref(), Some("db-1"));
+    let since = Instant::now();
+    cluster.cut(true);
+    let closed = session.closed_after(since);
+    assert!(closed < BOUND + SLACK, "{closed:?}, the bound is {BOUND:?}");
+    assert!(reached(balancer.rw).unwrap_err().contains("no node available for RW connections"));
+    cluster.cut(false);
+    until("db-1 again", || (balancer.primary().as_deref() == Some("db-1")).then_some(()));
+    assert_eq!(reached(balancer.rw).as_deref(), Ok("db-1"));
 }
 
 // DB-10, DB-13, DB-17: TLS from client to server is untouched, SCRAM binds to its channel, and probes check authorities.

@@ -32,11 +32,51 @@ pub(crate) struct Cluster {
     user: Option<(u32, u32)>,
     nodes: Vec<Node>,
     tls: bool,
+    /// Where its first node is, if that is not on loopback.
+    apart: Option<Apart>,
 }
 
 struct Node {
+    host: String,
     port: u16,
     server: Option<Child>,
+}
+
+/// A network of its own with one way to it, that can be cut. It goes with this.
+struct Apart {
+    name: String,
+    near: String,
+    /// The address in it.
+    far: String,
+}
+
+impl Apart {
+    fn make() -> Self {
+        let number = std::process::id();
+        let (name, near) = (format!("postroad-{number}"), format!("prn{number}"));
+        let network = format!("10.98.{}", number % 250);
+        let apart = Self { far: format!("{network}.2"), name, near };
+        let (gateway, peer) = (format!("{network}.1"), format!("prf{number}"));
+        apart.ip(&["netns", "add", &apart.name]);
+        apart.ip(&["link", "add", &apart.near, "type", "veth", "peer", "name", &peer, "netns", &apart.name]);
+        apart.ip(&["addr", "add", &format!("{gateway}/24"), "dev", &apart.near]);
+        apart.ip(&["link", "set", &apart.near, "up"]);
+        apart.ip(&["-n", &apart.name, "addr", "add", &format!("{}/24", apart.far), "dev", &peer]);
+        apart.ip(&["-n", &apart.name, "link", "set", &peer, "up"]);
+        apart
+    }
+
+    fn ip(&self, arguments: &[&str]) {
+        let output = Command::new("ip").args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{}: ip {arguments:?}: {said}", self.name);
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
+    }
 }
 
 /// Ports that nobody has now.
@@ -62,12 +102,32 @@ impl Cluster {
     /// A primary `db-1` with `standbys` that stream from it, `db-2` and so on; none where PostgreSQL is not installed.
     #[track_caller]
     pub(crate) fn start(standbys: usize, tls: bool) -> Option<Self> {
+        Self::make(standbys, tls, false)
+    }
+
+    /// The same without standbys, in a network of its own that [`Cluster::cut`] cuts off.
+    #[track_caller]
+    pub(crate) fn start_apart() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            let required = std::env::var_os("POSTROAD_REQUIRE_ALL").is_some_and(|value| value == "1");
+            assert!(!required, "network namespaces need root, and POSTROAD_REQUIRE_ALL is set");
+            eprintln!("skipped: network namespaces need root");
+            return None;
+        }
+        programs::find(&["ip", "setpriv"])?;
+        Self::make(0, false, true)
+    }
+
+    fn make(standbys: usize, tls: bool, apart: bool) -> Option<Self> {
         let programs = programs::find(&PROGRAMS)?;
+        let apart = apart.then(Apart::make);
         let directory = tempfile::Builder::new().prefix("postroad-pg").tempdir().unwrap();
         let user = rustix::process::geteuid().is_root().then(postgres_user);
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let nodes = free_ports(1 + standbys).into_iter().map(|port| Node { port, server: None }).collect();
-        let mut cluster = Self { directory, programs, user, nodes, tls };
+        let host = apart.as_ref().map_or("127.0.0.1", |apart| apart.far.as_str());
+        let ports = free_ports(1 + standbys).into_iter();
+        let nodes = ports.map(|port| Node { host: host.to_owned(), port, server: None }).collect();
+        let mut cluster = Self { directory, programs, user, nodes, tls, apart };
         cluster.own(cluster.directory.path());
         cluster.make_primary();
         for standby in 1..=standbys {
@@ -96,6 +156,17 @@ impl Cluster {
         self.nodes[node].port
     }
 
+    /// `host:port` of a node.
+    pub(crate) fn address(&self, node: usize) -> String {
+        format!("{}:{}", self.nodes[node].host, self.port(node))
+    }
+
+    /// Cuts the way to a cluster that is apart, without a word to either side, or mends it.
+    pub(crate) fn cut(&self, cut: bool) {
+        let apart = self.apart.as_ref().unwrap();
+        apart.ip(&["link", "set", &apart.near, if cut { "down" } else { "up" }]);
+    }
+
     fn program(&self, name: &str) -> Command {
         let place = PROGRAMS.iter().position(|program| *program == name).unwrap();
         let mut command = Command::new(&self.programs[place]);
@@ -119,6 +190,7 @@ impl Cluster {
         Self::run(initdb.arg(&data));
         // The administrator and replication come in without a password, as on a machine's own socket.
         let rules = "host replication all 127.0.0.1/32 trust\nhost all admin 127.0.0.1/32 trust\n\
+                     host all admin 10.98.0.0/16 trust\n\
                      host all all all scram-sha-256\n";
         fs::write(data.join("pg_hba.conf"), rules).unwrap();
         if self.tls {
@@ -169,15 +241,23 @@ impl Cluster {
     /// Starts the server of a node and waits until it answers.
     pub(crate) fn launch(&mut self, node: usize) {
         let mut server = self.program("postgres");
+        if let (Some(apart), Some((user, group))) = (&self.apart, self.user) {
+            let (user, group) = (format!("--reuid={user}"), format!("--regid={group}"));
+            let program = server.get_program().to_owned();
+            server = Command::new("ip");
+            server.current_dir(self.directory.path()).stdin(Stdio::null());
+            server.args(["netns", "exec", &apart.name, "setpriv", &user, &group, "--clear-groups"]).arg(program);
+        }
         server.arg("-D").arg(self.data(node));
         let name = format!("cluster_name=db-{}", node + 1);
         let port = format!("port={}", self.port(node));
         let tls = if self.tls { "ssl=on" } else { "ssl=off" };
+        let listen = format!("listen_addresses={}", self.nodes[node].host);
         let settings = [
             name.as_str(),
             &port,
             tls,
-            "listen_addresses=127.0.0.1",
+            &listen,
             "unix_socket_directories=",
             "fsync=off",
             "shared_buffers=16MB",
@@ -201,7 +281,7 @@ impl Cluster {
     fn psql(&self, node: usize, query: &str) -> Output {
         let mut psql = Command::new("/usr/bin/psql");
         psql.env_clear().env("PGCONNECT_TIMEOUT", "5").stdin(Stdio::null());
-        let to = format!("host=127.0.0.1 port={} user=admin dbname=postgres", self.port(node));
+        let to = format!("host={} port={} user=admin dbname=postgres", self.nodes[node].host, self.port(node));
         psql.args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-d", &to, "-c", query]).output().unwrap()
     }
 
