@@ -96,6 +96,7 @@ async fn live(path: &Path, config: Config) -> Result<(), Failure> {
         ro: config.ro,
         source: config.source,
         proxy_protocol: config.proxy_protocol,
+        proxy_protocol_from: config.proxy_protocol_from,
         language: config.language,
         capacity,
     };

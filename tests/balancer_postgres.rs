@@ -1,5 +1,6 @@
 //! The database balancer before real PostgreSQL 15: a primary and two streaming standbys, with psql as the client.
 
+#[allow(dead_code, reason = "several tests share it, and none needs all of it")]
 #[path = "support/balancer.rs"]
 mod balancer;
 #[path = "support/postgres.rs"]

@@ -3,6 +3,7 @@
 use std::{
     io::{self, ErrorKind, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
+    process::Command,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -29,10 +30,15 @@ struct Path {
 impl Path {
     /// A path whose first bytes to the node are `first`.
     async fn open(waits: SpliceWaits, first: &[u8]) -> Self {
+        Self::between(waits, first, "127.0.0.1:0").await
+    }
+
+    /// The same to a node that listens there.
+    async fn between(waits: SpliceWaits, first: &[u8], node: &str) -> Self {
         let network: Arc<dyn Network> = Arc::new(SystemNetwork::default());
         let splicer = Splicer::new(Arc::clone(&network), Arc::new(BootClock::start().unwrap()), waits);
         let door = network.tcp_listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = TcpListener::bind(node).unwrap();
         let client = TcpStream::connect(door.local_address().unwrap()).unwrap();
         let accepted = door.accept().await.unwrap();
         let connected = network.tcp_connect(server.local_addr().unwrap()).await.unwrap();
@@ -275,4 +281,48 @@ async fn random_chunks_arrive_unchanged_wherever_they_end() {
         let wanted = Spliced { client_bytes: size as u64, node_bytes: size as u64, end: SpliceEnd::Finished };
         assert_eq!(soon(spliced).await.unwrap(), wanted);
     }
+}
+
+/// Tells this test that it runs in a network namespace of its own.
+const NAMESPACE: &str = "POSTROAD_TEST_NAMESPACE";
+
+/// Runs a program of the system.
+fn run(words: &str) {
+    let mut words = words.split(' ');
+    let mut command = Command::new(words.next().unwrap());
+    assert!(command.args(words).status().unwrap().success(), "{command:?}");
+}
+
+/// Runs the test of this name again in a network namespace of its own; false where this process may make none.
+fn in_namespace(test: &str) -> bool {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("POSTROAD_REQUIRE_ALL").is_none(), "network namespaces are root's");
+        eprintln!("skipped: network namespaces are root's");
+        return false;
+    }
+    let mut command = Command::new("unshare");
+    command.arg("--net").arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]);
+    let output = command.env(NAMESPACE, "1").output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+    true
+}
+
+// DB-33: user timeouts on both legs
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_answers_nothing_any_more_is_given_up() {
+    if std::env::var_os(NAMESPACE).is_none() {
+        in_namespace("a_host_that_answers_nothing_any_more_is_given_up");
+        return;
+    }
+    run("ip link set lo up");
+    let waits = SpliceWaits { unanswered: Duration::from_secs(2), ..SpliceWaits::default() };
+    let mut path = Path::between(waits, b"", "127.0.0.77:0").await;
+    path.client.write_all(b"before").unwrap();
+    assert_eq!(read_exact(&path.node, 6), b"before");
+    run("ip route add blackhole 127.0.0.77/32 table local");
+    path.client.write_all(b"after").unwrap();
+    let spliced = soon(path.spliced).await.unwrap();
+    assert!(matches!(spliced.end, SpliceEnd::Unanswered(Side::Node, span) if span >= waits.unanswered), "{spliced:?}");
+    assert_reset(&path.client);
 }

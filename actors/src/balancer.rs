@@ -22,11 +22,14 @@ use std::{
 };
 
 use postroad_cluster::{
-    balancer::database::{
-        Database, Effect, Event,
-        prober::Prober,
-        report::Report,
-        settings::{Language, Port, Protocol, Settings},
+    balancer::{
+        database::{
+            Database, Effect, Event,
+            prober::Prober,
+            report::Report,
+            settings::{Language, Port, Protocol, Settings},
+        },
+        proxy_header::TrustedSources,
     },
     limits::CALL_WAIT,
     supervision::{Exit, Restart},
@@ -75,6 +78,8 @@ pub struct Options {
     pub source: Option<IpAddr>,
     /// Whether a PROXY header tells the nodes who the client is.
     pub proxy_protocol: bool,
+    /// From whom a PROXY header is read, and required.
+    pub proxy_protocol_from: TrustedSources,
     /// What clients and nodes speak.
     pub protocol: Protocol,
     /// The language of what clients read.
@@ -96,6 +101,7 @@ struct Shared {
     ro: Option<SocketAddr>,
     source: Option<IpAddr>,
     proxy_protocol: bool,
+    proxy_protocol_from: TrustedSources,
     protocol: Protocol,
     language: Language,
     started: Moment,
@@ -140,6 +146,7 @@ pub async fn start(options: Options) -> Result<BalancerHandle, String> {
         settings: options.settings,
         source: options.source,
         proxy_protocol: options.proxy_protocol,
+        proxy_protocol_from: options.proxy_protocol_from,
         protocol: options.protocol,
         language: options.language,
         probers: AtomicU64::new(0),

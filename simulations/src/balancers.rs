@@ -13,7 +13,10 @@ use std::{
 };
 
 use postroad_actors::balancer::{self, BalancerHandle, Options};
-use postroad_cluster::balancer::database::settings::{Language, Protocol, Settings};
+use postroad_cluster::balancer::{
+    database::settings::{Language, Protocol, Settings},
+    proxy_header::TrustedSources,
+};
 use postroad_transport::network::{Network, TcpStream};
 use rand::{SeedableRng, rngs::StdRng};
 use tokio::time::{Instant, sleep};
@@ -162,6 +165,7 @@ async fn start(
         ro: Some(at(RO_PORT)),
         source: None,
         proxy_protocol: false,
+        proxy_protocol_from: TrustedSources::default(),
         protocol: Protocol::Mysql,
         language: Language::En,
         capacity: 1_000,

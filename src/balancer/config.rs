@@ -12,6 +12,7 @@ use postroad_cluster::{
     balancer::{
         database::settings::{Engine, Language, Settings},
         limits::NODES_MAX,
+        proxy_header::TrustedSources,
     },
     limits::CONFIG_BYTES_MAX,
 };
@@ -53,6 +54,8 @@ pub struct Config {
     pub source: Option<IpAddr>,
     /// Whether a PROXY header goes first.
     pub proxy_protocol: bool,
+    /// From whom such a header is read.
+    pub proxy_protocol_from: TrustedSources,
     /// Addresses of the nodes by id.
     pub nodes: BTreeMap<String, String>,
     /// What decides.
@@ -143,6 +146,12 @@ impl Reader<'_> {
 
     fn number(&self, section: &str, name: &str) -> u64 {
         self.parsed(section, name).unwrap_or_default()
+    }
+
+    fn sources(&self, section: &str, name: &str) -> TrustedSources {
+        let texts = self.text(section, name).unwrap_or_default();
+        let texts = texts.split(',').map(str::trim).filter(|text| !text.is_empty());
+        TrustedSources::parse(texts).expect("the key's kind was checked")
     }
 
     fn flag(&self, section: &str, name: &str) -> Option<bool> {
@@ -272,6 +281,7 @@ impl Reader<'_> {
             log_file: self.path("proxy", "log_file"),
             source,
             proxy_protocol,
+            proxy_protocol_from: self.sources("proxy", "proxy_protocol_from"),
             nodes,
             settings: self.settings(),
             probe,

@@ -115,6 +115,16 @@ const KEYS: &[Key] = &[
         "a node that trusts this balancer's PROXY header trusts one address, which people then do not use themselves",
     ),
     key(
+        "proxy",
+        "proxy_protocol_from",
+        Kind::Sources,
+        None,
+        "10.0.0.7, 10.1.0.0/24",
+        "Addresses and networks of machines before this one that begin each connection with a PROXY v2 header. From them \
+         one is required, from all others none is read. Left out, nobody is trusted.",
+        "whoever is trusted says who the client is, and the nodes choose accounts by that",
+    ),
+    key(
         "monitor",
         "user",
         Kind::Text,

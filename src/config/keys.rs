@@ -6,8 +6,9 @@ use std::{
 };
 
 use postroad_cluster::{
+    balancer::proxy_header::TrustedSources,
     id::Name,
-    limits::{FLOW_WAIT_DEFAULT_SECONDS, FLOW_WAIT_SECONDS_MAX},
+    limits::{FLOW_WAIT_DEFAULT_SECONDS, FLOW_WAIT_SECONDS_MAX, PROXY_SOURCES_MAX},
 };
 
 /// A value of a key, after its checks.
@@ -61,6 +62,8 @@ pub enum Kind {
     IpAddress,
     /// An address and a port that only this host reaches.
     Loopback,
+    /// Addresses and networks, with commas.
+    Sources,
 }
 
 impl Kind {
@@ -80,6 +83,7 @@ impl Kind {
             Self::Path | Self::Text | Self::Secret => !text.is_empty() && !text.contains('\0'),
             Self::IpAddress => text.parse::<IpAddr>().is_ok(),
             Self::Loopback => text.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback()),
+            Self::Sources => TrustedSources::parse(text.split(',').map(str::trim)).is_ok(),
         };
         if valid { Ok(Value::Text(text.to_owned())) } else { Err(self.wants()) }
     }
@@ -108,6 +112,9 @@ impl Kind {
             Self::Text => "must be a text that is not empty".to_owned(),
             Self::IpAddress => "must be an address without a port, as 10.0.0.7 or fd00::7".to_owned(),
             Self::Loopback => "must be an address of this host alone, as 127.0.0.1:9444 or [::1]:9444".to_owned(),
+            Self::Sources => {
+                format!("must be at most {PROXY_SOURCES_MAX} addresses or networks with commas, as 10.0.0.7, fd00::/64")
+            }
         }
     }
 }

@@ -24,6 +24,11 @@ pub(crate) struct Balancer {
 impl Balancer {
     /// Starts one. `nodes` are lines of `[nodes]`, `monitor` and `routing` lines of these sections, `proxy` more of its own.
     pub(crate) fn start(proxy: &str, nodes: &str, monitor: &str, routing: &str) -> Self {
+        Self::start_under(&[], proxy, nodes, monitor, routing)
+    }
+
+    /// Starts one by a program that limits it; `limits` are that program and its arguments.
+    pub(crate) fn start_under(limits: &[&str], proxy: &str, nodes: &str, monitor: &str, routing: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let ports = free_ports(3);
         let (rw, ro, admin) = (ports[0], ports[1], ports[2]);
@@ -34,10 +39,15 @@ impl Balancer {
         let file = directory.path().join("proxy.toml");
         fs::write(&file, text).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        let process = spawn(directory.path().join("proxy.toml"));
+        let process = spawn(limits, directory.path().join("proxy.toml"));
         let balancer = Self { directory, process, rw, ro, admin };
         until("the balancer's start", || balancer.try_status());
         balancer
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     pub(crate) fn log(&self) -> String {
@@ -91,9 +101,15 @@ impl Balancer {
     }
 }
 
-fn spawn(config: PathBuf) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_postroad"));
-    command.env_clear().args(["balance", "database", "--config"]).arg(config);
+fn spawn(limits: &[&str], config: PathBuf) -> Child {
+    let words: Vec<&str> = limits.iter().copied().chain([env!("CARGO_BIN_EXE_postroad")]).collect();
+    let mut command = Command::new(words[0]);
+    command
+        .args(&words[1..])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .args(["balance", "database", "--config"])
+        .arg(config);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 

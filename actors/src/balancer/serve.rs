@@ -14,6 +14,7 @@ use postroad_cluster::{
 };
 use postroad_transport::{
     network::{TcpListener, TcpStream},
+    proxy_header,
     refusal::refuse,
 };
 
@@ -53,8 +54,20 @@ pub(super) async fn accept(shared: Arc<Shared>, port: Port, listener: Arc<dyn Tc
     }
 }
 
-async fn serve(shared: Arc<Shared>, port: Port, client: TcpStream) {
-    let peer = client.peer;
+async fn serve(shared: Arc<Shared>, port: Port, mut client: TcpStream) {
+    let mut peer = client.peer;
+    if shared.proxy_protocol_from.contains(peer.ip()) {
+        // In a box, so that the task of an open connection is no larger for it.
+        let header = Box::pin(proxy_header::read(&mut client, &*shared.clock)).await;
+        match header {
+            Ok(header) => peer = header.client(peer),
+            Err(refused) => {
+                shared.connections.refuse(port);
+                tracing::debug!(port = port.word(), %peer, "a connection was reset: {refused}");
+                return;
+            }
+        }
+    }
     let (ticket, node) = match lead(&shared, port).await {
         Ok(led) => led,
         Err(why) => {
