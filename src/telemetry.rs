@@ -32,10 +32,11 @@ pub fn start_in(log: &Log, file: Option<&Path>) -> Result<(), Failure> {
         }
         None => (BoxMakeWriter::new(std::io::stderr), std::io::stderr().is_terminal()),
     };
-    // Info is a quiet day, and the Raft library tells each step of its own; what matters of it, status says.
+    // Info is a quiet day, and the Raft library tells each step of its own; what matters of it, status says. The actors'
+    // library puts its own numbers before every line, which mean nothing to anybody.
     let library = match log.level.as_str() {
-        "info" => ",openraft=warn",
-        "debug" => ",openraft=info",
+        "info" => ",openraft=warn,ractor=warn",
+        "debug" => ",openraft=info,ractor=warn",
         _ => "",
     };
     let layers = tracing_subscriber::registry().with(EnvFilter::new(format!("{}{library}", log.level)));
