@@ -4,10 +4,12 @@
 //! - [`socket`]: the Unix socket, its permissions, and paths that are too long for one
 //! - [`client`]: how a command asks
 //! - `route`: method and path to handler
+//! - `console`: the pages of the console as JSON, of this node and of others
 //! - `control`, `links`, `nodes`, `relays`, `settings`, `tokens`, `leave`, `status`: the handlers
 //! - [`view`]: what lists and single things look like in JSON
 
 pub mod client;
+mod console;
 mod control;
 mod leave;
 mod links;
@@ -47,8 +49,10 @@ use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 use crate::{
     cli::output::Output,
     config::keys::nearest,
+    console::model::vitals::Vitals,
     errors::{Exit, Failure},
 };
+use console::{Memory, Rows};
 use route::Call;
 
 /// The largest body of a request: a sealed authority with its passphrase, with room.
@@ -90,6 +94,9 @@ pub(crate) struct Core {
     node: Arc<NodeHandle>,
     seen: Sightings,
     stop: Stop,
+    memory: Memory,
+    /// Itself, for what goes on beside a request.
+    me: Weak<Core>,
 }
 
 impl Core {
@@ -170,7 +177,7 @@ fn unknown<'a>(
 }
 
 /// The status of HTTP for a failure.
-fn status_of(failure: &Failure) -> StatusCode {
+pub(crate) fn status_of(failure: &Failure) -> StatusCode {
     match failure.exit {
         Exit::Done => StatusCode::OK,
         Exit::Failed => StatusCode::INTERNAL_SERVER_ERROR,
@@ -234,6 +241,7 @@ impl service::Api for Carried {
 
 /// The API of a running node.
 pub struct Serving {
+    core: Arc<Core>,
     path: PathBuf,
     end: oneshot::Sender<()>,
     server: JoinHandle<()>,
@@ -246,10 +254,14 @@ pub struct Serving {
 /// When the socket is another process's, or the system refuses it.
 pub fn serve(path: &Path, node: Arc<NodeHandle>, stop: Stop) -> Result<Serving, Failure> {
     let listener = socket::bind(path)?;
-    let core = Arc::new(Core { node, seen: Sightings::default(), stop });
-    if let Some(service) = core.node.service() {
-        service.serve_api(Arc::new(Carried(Arc::downgrade(&core))));
-    }
+    let core = Arc::new_cyclic(|me| Core {
+        node,
+        seen: Sightings::default(),
+        stop,
+        memory: Memory::default(),
+        me: Weak::clone(me),
+    });
+    core.fabric().serve_api(Arc::new(Carried(Arc::downgrade(&core))));
     let (end, ended) = oneshot::channel::<()>();
     let app = Router::new().fallback(handle).with_state(Arc::clone(&core));
     let server = axum::serve(listener, app).with_graceful_shutdown(async {
@@ -261,18 +273,59 @@ pub fn serve(path: &Path, node: Arc<NodeHandle>, stop: Stop) -> Result<Serving, 
             tracing::error!(%error, "the API has ended");
         }
     });
+    let sighted = Arc::clone(&core);
     let sighting = tokio::spawn(async move {
         let mut ticks = tokio::time::interval(SIGHT_INTERVAL);
         loop {
             ticks.tick().await;
-            core.status().await;
+            sighted.status().await;
         }
     });
     tracing::info!(socket = %path.display(), "the API serves");
-    Ok(Serving { path: path.to_owned(), end, server, sighting })
+    Ok(Serving { core, path: path.to_owned(), end, server, sighting })
+}
+
+/// What the console shows, asked of the node itself.
+#[derive(Clone)]
+pub struct Pages(Arc<Core>);
+
+impl Pages {
+    /// The node's name.
+    pub(crate) fn node(&self) -> &str {
+        self.0.fabric().name.as_str()
+    }
+
+    /// The page at a path of the API, with its query.
+    pub(crate) async fn get(&self, address: &str) -> Answer {
+        let late = || Err(Failure::timed_out(format!("the node did not answer within {} s", REQUEST_WAIT.as_secs())));
+        timeout(REQUEST_WAIT, route::route(&self.0, Call::new("GET", address, Vec::new())))
+            .await
+            .unwrap_or_else(|_| late())
+    }
+
+    /// Does what the path of the API does.
+    pub(crate) async fn act(&self, path: &str) -> Answer {
+        let late = || {
+            Err(Failure::timed_out(format!("the node did not answer within {} s", REQUEST_WAIT.as_secs()))
+                .hint("It may still act: look before you try again"))
+        };
+        timeout(REQUEST_WAIT, route::route(&self.0, Call::new("POST", path, Vec::new())))
+            .await
+            .unwrap_or_else(|_| late())
+    }
+
+    /// The figures of this node.
+    pub(crate) async fn figures(&self) -> (Vitals, Rows) {
+        (self.0.vitals().await, self.0.rows(20))
+    }
 }
 
 impl Serving {
+    /// What the console shows.
+    pub fn pages(&self) -> Pages {
+        Pages(Arc::clone(&self.core))
+    }
+
     /// Ends it once open requests are answered, at most after some seconds, and removes the socket.
     pub async fn stop(self) {
         self.sighting.abort();

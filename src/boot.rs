@@ -19,6 +19,10 @@ use crate::{
     api::{self, Stop},
     clock::BootClock,
     config::Config,
+    console::{
+        act::Acting,
+        listen::{Listening, listen},
+    },
     disk::DataDirectory,
     entropy::SystemEntropy,
     errors::{Exit, Failure},
@@ -211,12 +215,22 @@ pub(crate) async fn live(config: &Config, opened: Opened) -> Result<(), Failure>
             return Err(failure);
         }
     };
+    let console = match console(config, &serving).await {
+        Ok(console) => console,
+        Err(failure) => {
+            stop_in_order(&node, serving).await;
+            return Err(failure);
+        }
+    };
     notify::ready();
     let watchdog = tokio::spawn(notify::watchdog());
     let why = wait(&node, &mut signals, stopping).await;
     notify::stopping();
     watchdog.abort();
     tracing::info!(why = why.word(), "the node stops");
+    if let Some(console) = console {
+        console.stop();
+    }
     tokio::select! {
         biased;
         () = stop_in_order(&node, serving) => {}
@@ -230,6 +244,26 @@ pub(crate) async fn live(config: &Config, opened: Opened) -> Result<(), Failure>
         Why::Left => mark_left(&databases),
         Why::Ended(how) => Err(Failure::failed("NODE_FAILED", format!("the node's actors have ended: {how}"))
             .hint("The log says which one and why; start the node again")),
+    }
+}
+
+/// Starts the console, if it is wanted. A taken address costs the console and not the node, whose flows matter more.
+async fn console(config: &Config, serving: &api::Serving) -> Result<Option<Listening>, Failure> {
+    let wanted = config.console;
+    if !wanted.serve {
+        return Ok(None);
+    }
+    if !wanted.listen.ip().is_loopback() {
+        let message = format!("console.listen is {}, which other machines reach", wanted.listen);
+        return Err(Failure::refused("CONSOLE_OPEN", message)
+            .hint("Listen on 127.0.0.1 and come by ssh -L 9440:127.0.0.1:9440 HOST"));
+    }
+    match listen(wanted.listen, serving.pages(), Acting::within(&config.node.data), wanted.act).await {
+        Ok(listening) => Ok(Some(listening)),
+        Err(failure) => {
+            tracing::warn!(code = %failure.code, "{failure}");
+            Ok(None)
+        }
     }
 }
 

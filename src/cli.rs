@@ -3,11 +3,14 @@
 //! A command is a clap type with `run(&self, &Context) -> Result<Output, Failure>`. It says what it has to say by its
 //! [`Output`], never by printing, so that people and `--json` see the same facts.
 
+pub mod actor;
 pub mod balance;
 pub mod completions;
 pub mod config;
+pub mod console;
 pub mod control;
 pub mod demo;
+pub mod diagnose;
 pub mod init;
 pub mod join;
 pub mod leave;
@@ -22,7 +25,10 @@ pub mod service;
 pub mod setting;
 pub mod status;
 pub mod table;
+pub mod tail;
 pub mod token;
+pub mod top;
+pub mod why;
 
 use std::{
     ffi::OsString,
@@ -99,6 +105,18 @@ pub enum Noun {
     Demo(demo::Command),
     /// Say whether all is well, what is wrong and what to do
     Status(status::Command),
+    /// Show the whole fleet in this terminal: nodes, actors, relays, and why
+    Console(console::Command),
+    /// Say why a link is on its relays, and what if a relay died
+    Why(why::Command),
+    /// Say everything about the fleet's health at once
+    Diagnose(diagnose::Command),
+    /// List a node's actors, the busiest first
+    Top(top::Command),
+    /// Show one actor: its state, its messages, its past
+    Actor(actor::Command),
+    /// Show an actor's last messages, and those that come
+    Tail(tail::Command),
     /// Found a cluster with this node as its first
     Init(init::Command),
     /// Run this node; list, show and remove nodes
@@ -138,6 +156,12 @@ impl Noun {
         match self {
             Self::Demo(command) => command.run(context),
             Self::Status(command) => command.run(context),
+            Self::Console(command) => command.run(context),
+            Self::Why(command) => command.run(context),
+            Self::Diagnose(command) => command.run(context),
+            Self::Top(command) => command.run(context),
+            Self::Actor(command) => command.run(context),
+            Self::Tail(command) => command.run(context),
             Self::Init(command) => command.run(context),
             Self::Node(command) => command.run(context),
             Self::Token(command) => command.run(context),
@@ -254,7 +278,7 @@ fn confirm(yes: bool, what: &str) -> Result<(), Failure> {
 }
 
 /// The present time, for spans that people read.
-fn now() -> WallTime {
+pub(crate) fn now() -> WallTime {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     WallTime(since.as_millis() as u64)
 }

@@ -45,6 +45,8 @@ pub struct Config {
     pub log: Log,
     /// `[api]`
     pub api: Api,
+    /// `[console]`
+    pub console: Console,
 }
 
 /// The node itself.
@@ -102,6 +104,17 @@ pub enum LogFormat {
 pub struct Api {
     /// Its Unix socket.
     pub socket: PathBuf,
+}
+
+/// The console on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Console {
+    /// Whether it is served.
+    pub serve: bool,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Whether it acts, for tokens with the role.
+    pub act: bool,
 }
 
 /// Where a value comes from.
@@ -377,5 +390,10 @@ fn config(settings: &[Setting]) -> Config {
             level: text(settings, "log", "level").expect(CHECKED).to_owned(),
         },
         api: Api { socket: path(settings, "api", "socket") },
+        console: Console {
+            serve: text(settings, "console", "serve") == Some("on"),
+            listen: address("console", "listen"),
+            act: text(settings, "console", "act") == Some("on"),
+        },
     }
 }

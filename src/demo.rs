@@ -188,6 +188,7 @@ fn place(fleet: &Fleet, options: &Options) -> Value {
             "role": member.role.word(),
             "relay": member.port.map(|_| member.address()),
             "pid": member.pid(),
+            "console": format!("http://127.0.0.1:{}", member.console),
             "data": member.data,
             "log": member.log,
         })

@@ -5,6 +5,7 @@
 //! | a node: its start, its life, its stop | [`boot`] |
 //! | its HTTP API, for commands and other control nodes | [`api`] |
 //! | the database balancer | [`balancer`] |
+//! | the console: pages for a browser, figures for Prometheus | [`console`] |
 //! | command line, one file a command | [`cli`] |
 //! | configuration, every key with its reason | [`config`] |
 //! | what a command that failed says | [`errors`] |
@@ -23,6 +24,7 @@ pub mod boot;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod console;
 pub mod demo;
 pub mod disk;
 pub mod entropy;

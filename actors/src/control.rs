@@ -19,6 +19,7 @@ use crate::{
     dial,
     fabric::Fabric,
     handle::Handle,
+    look,
     node::NODE,
     ports::sleep,
     session::{after, attend, run},
@@ -68,6 +69,7 @@ impl ControlPerformer {
                 closed = connection.closed() => closed.to_string(),
                 reason = fetch(&fabric, &connection) => reason,
                 reason = report(&fabric, &connection) => reason,
+                reason = show(&fabric, &connection) => reason,
             };
             fabric.control_down(node);
             fabric.connections().remove(number);
@@ -144,6 +146,16 @@ async fn report(fabric: &Arc<Fabric>, connection: &Connection) -> String {
             _ => REPORT_INTERVAL,
         };
     }
+}
+
+/// Shows this node's pages to the control node, for whoever looks at them there. Returns why that ended.
+async fn show(fabric: &Arc<Fabric>, connection: &Connection) -> String {
+    let (of, peer) = (Arc::clone(fabric), connection.peer());
+    let handler = move |request: ControlRequest| {
+        let (fabric, peer) = (Arc::clone(&of), Arc::clone(&peer));
+        async move { look::answer(&fabric, peer.get(), request).await }
+    };
+    connection.serve::<ControlRequest, ControlResponse, _, _>(handler).await.to_string()
 }
 
 fn facts(fabric: &Fabric) -> Report {

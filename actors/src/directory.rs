@@ -15,14 +15,16 @@ use std::{
 use postroad_cluster::{
     behavior::Behavior,
     limits::POST_MORTEMS_MAX,
+    recording::RecordingFile,
     supervision::Exit,
     time::{Clock, Entropy, Span},
 };
 
 use crate::{
     handle::{Handle, Slot},
-    inspect::{ActorView, JournalView, StateView},
+    inspect::{ActorRow, ActorView, JournalView, StateView},
     journal::ReplayError,
+    mailbox::pulse::SECONDS,
 };
 
 /// Locks `mutex`. Nothing that can panic runs under the locks of this crate, so a poisoned one is as good as any.
@@ -55,12 +57,20 @@ impl Context {
 pub(crate) trait Occupant: Send + Sync {
     fn path(&self) -> &Arc<str>;
     fn view(&self, place: &Place) -> ActorView;
+    fn row(&self, supervisor: Option<Arc<str>>, children: usize, seconds: usize) -> ActorRow;
     fn state(&self) -> Option<StateView>;
     fn state_at(&self, number: u64) -> Result<serde_json::Value, ReplayError>;
     fn journal(&self, most: usize) -> Vec<JournalView>;
+    /// The events whose states can be computed again, first and last.
+    fn known(&self) -> Option<(u64, u64)>;
+    fn recording(&self, to: u64) -> Result<RecordingFile, ReplayError>;
+    /// Adds the actor's turns of each of the last seconds.
+    fn add_turns(&self, sums: &mut [u32]);
     /// How its last incarnation ended, if it did.
     fn exit(&self) -> Option<Exit>;
     fn ask_to_stop(&self);
+    /// Lets it fail before its next event; false if it does not run.
+    fn fail(&self, reason: &str) -> bool;
     /// Ends it at once: no further event, effect, timer or task of it runs.
     fn kill(&self);
     fn note_restart(&self, exit: &Exit, backoff: Span);
@@ -99,6 +109,7 @@ struct Table {
 pub(crate) struct Inner {
     table: Mutex<Table>,
     fenced: Arc<AtomicBool>,
+    bare: AtomicBool,
 }
 
 /// The actors of one node by path. A path, such as `relay/session-3`, is the supervisor's path and the child's id, and
@@ -131,6 +142,17 @@ impl Directory {
         records.into_iter().map(|(occupant, place)| occupant.view(&place)).collect()
     }
 
+    /// Every actor as a row, by path, with rates over the last `seconds`, 1 to 59.
+    #[must_use]
+    pub fn rows(&self, seconds: usize) -> Vec<ActorRow> {
+        let look = |record: &Record| {
+            let place = &record.place;
+            (record.occupant.clone(), place.supervisor.clone(), place.children.len())
+        };
+        let records: Vec<_> = lock(&self.0.table).records.values().map(look).collect();
+        records.into_iter().map(|(occupant, above, children)| occupant.row(above, children, seconds)).collect()
+    }
+
     /// One actor.
     #[must_use]
     pub fn view(&self, path: &str) -> Option<ActorView> {
@@ -160,6 +182,35 @@ impl Directory {
         Some(self.occupant(path)?.journal(most))
     }
 
+    /// The events of the actor at `path` whose states can be computed again, first and last.
+    #[must_use]
+    pub fn known(&self, path: &str) -> Option<(u64, u64)> {
+        self.occupant(path)?.known()
+    }
+
+    /// What led the actor at `path` to its state after event `to`, for `simulations replay`.
+    #[must_use]
+    pub fn recording(&self, path: &str, to: u64) -> Option<Result<RecordingFile, ReplayError>> {
+        Some(self.occupant(path)?.recording(to))
+    }
+
+    /// Turns of all actors together in each of the last seconds, oldest first.
+    #[must_use]
+    pub fn turns(&self) -> Vec<u32> {
+        let occupants: Vec<_> = lock(&self.0.table).records.values().map(|record| record.occupant.clone()).collect();
+        let mut sums = vec![0; SECONDS - 1];
+        for occupant in occupants {
+            occupant.add_turns(&mut sums);
+        }
+        sums
+    }
+
+    /// Lets the actor at `path` fail with `reason`, so that its supervisor decides what follows; false if it does not run.
+    #[must_use]
+    pub fn fail(&self, path: &str, reason: &str) -> Option<bool> {
+        Some(self.occupant(path)?.fail(reason))
+    }
+
     /// A crash: from now on no actor of this node takes an event, performs an effect, sends, starts or is started. All
     /// are ended at once, and what they published stays readable.
     pub fn kill_all(&self) {
@@ -181,6 +232,16 @@ impl Directory {
     #[must_use]
     pub fn is_fenced(&self) -> bool {
         self.0.fenced.load(Ordering::SeqCst)
+    }
+
+    /// Actors that are made from now on count nothing, keep no journal and publish no state: what a benchmark compares
+    /// with.
+    pub fn leave_instruments_out(&self) {
+        self.0.bare.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_bare(&self) -> bool {
+        self.0.bare.load(Ordering::Relaxed)
     }
 
     pub(crate) fn fence(&self) -> Arc<AtomicBool> {

@@ -5,7 +5,7 @@ use std::{
     fmt,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, RwLock,
+        Arc, Mutex, OnceLock, RwLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
@@ -36,6 +36,7 @@ use crate::{
     flow::Flows,
     identity::Kept,
     ports::{FlooredClock, Settings, sleep},
+    service::Api,
     vouch::Vouchers,
 };
 
@@ -94,6 +95,7 @@ pub struct Fabric {
     pub(crate) report_soon: Notify,
     stopping: AtomicBool,
     sequence: AtomicU32,
+    api: OnceLock<Arc<dyn Api>>,
 }
 
 impl fmt::Debug for Fabric {
@@ -172,6 +174,7 @@ impl Fabric {
             report_soon: Notify::new(),
             stopping: AtomicBool::new(false),
             sequence: AtomicU32::new(0),
+            api: OnceLock::new(),
         })
     }
 
@@ -413,6 +416,15 @@ impl Fabric {
     /// The present wall time, after the time floor.
     pub fn wall(&self) -> postroad_cluster::time::WallTime {
         self.clock.wall()
+    }
+
+    /// Gives the node what answers requests of the HTTP API that come over the control protocol; the first one stays.
+    pub fn serve_api(&self, api: Arc<dyn Api>) {
+        let _ = self.api.set(api);
+    }
+
+    pub(crate) fn api(&self) -> Option<&Arc<dyn Api>> {
+        self.api.get()
     }
 
     /// The present moment of the node's clock.

@@ -13,6 +13,8 @@ use std::{
 use postroad_cluster::{
     behavior::{Behavior, Event, Turn},
     limits::{JOURNAL_BYTES_MAX, JOURNAL_CHECKPOINT_EVERY, JOURNAL_ENTRIES_MAX},
+    recording::{Recorded, Recording},
+    time::Span,
 };
 
 /// What every entry costs beside its event and effects.
@@ -25,14 +27,33 @@ pub struct Entry<B: Behavior> {
     pub number: u64,
     /// What the world gave with it.
     pub turn: Turn,
-    /// The path of the actor that sent it, or a word for somebody else.
-    pub sender: Arc<str>,
+    /// How it came.
+    pub arrival: Arrival,
+    /// How long its turn took, with its effects; nothing while that is under way or if it failed.
+    pub took: Option<Span>,
     /// The event.
     pub event: B::Event,
     /// The effects.
     pub effects: Vec<B::Effect>,
     /// The error, if the behavior failed in this turn.
     pub failure: Option<String>,
+}
+
+/// How an event came to its actor.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// The path of the actor that sent it, or a word for somebody else.
+    pub sender: Arc<str>,
+    /// How long it waited in the mailbox.
+    pub waited: Span,
+}
+
+impl Arrival {
+    /// Of an event that did not wait.
+    #[cfg(test)]
+    pub(crate) const fn at_once(sender: Arc<str>) -> Self {
+        Self { sender, waited: Span::ZERO }
+    }
 }
 
 #[derive(Debug)]
@@ -125,12 +146,12 @@ impl<B: Behavior> Journal<B> {
     pub(crate) fn record(
         &mut self,
         turn: Turn,
-        sender: Arc<str>,
+        arrival: Arrival,
         event: B::Event,
         effects: &[B::Effect],
         state: &B,
     ) -> Option<Arc<B>> {
-        self.push(turn, sender, event, effects.to_vec(), None);
+        self.push(turn, arrival, event, effects.to_vec(), None);
         let full = self.segments.back().is_none_or(|segment| segment.entries.len() >= JOURNAL_CHECKPOINT_EVERY);
         let crowded = self.drop_what_is_too_much();
         (full || crowded).then(|| {
@@ -144,19 +165,19 @@ impl<B: Behavior> Journal<B> {
     pub(crate) fn record_failure(
         &mut self,
         turn: Turn,
-        sender: Arc<str>,
+        arrival: Arrival,
         event: B::Event,
         error: &str,
     ) -> Option<Arc<B>> {
         let before = self.replay(self.number).ok().map(Arc::new);
-        self.push(turn, sender, event, Vec::new(), Some(error.to_owned()));
+        self.push(turn, arrival, event, Vec::new(), Some(error.to_owned()));
         before
     }
 
     fn push(
         &mut self,
         turn: Turn,
-        sender: Arc<str>,
+        arrival: Arrival,
         event: B::Event,
         effects: Vec<B::Effect>,
         failure: Option<String>,
@@ -165,7 +186,16 @@ impl<B: Behavior> Journal<B> {
         let number = self.number;
         if let Some(segment) = self.segments.back_mut() {
             segment.bytes += ENTRY_BYTES + size::bytes_of(&event) + size::bytes_of(&effects);
-            segment.entries.push_back(Entry { number, turn, sender, event, effects, failure });
+            segment.entries.push_back(Entry { number, turn, arrival, took: None, event, effects, failure });
+        }
+    }
+
+    /// The turn of the last event has ended.
+    pub(crate) fn finished(&mut self, took: Span) {
+        // A checkpoint may have opened a segment since.
+        let last = self.segments.iter_mut().rev().find_map(|segment| segment.entries.back_mut());
+        if let Some(entry) = last.filter(|entry| entry.number == self.number && entry.failure.is_none()) {
+            entry.took = Some(took);
         }
     }
 
@@ -196,8 +226,14 @@ impl<B: Behavior> Journal<B> {
         self.segments.iter().flat_map(|segment| segment.entries.iter())
     }
 
-    /// The state after event `to`, computed again from the checkpoint before it.
-    pub fn replay(&self, to: u64) -> Result<B, ReplayError> {
+    /// The first event whose state can be computed again, and the last; nothing before the actor's first start.
+    #[must_use]
+    pub fn known(&self) -> Option<(u64, u64)> {
+        self.segments.front().map(|segment| (segment.after, self.number))
+    }
+
+    /// What led to the state after event `to`, from the checkpoint before it.
+    pub fn recording(&self, to: u64) -> Result<Recording<B>, ReplayError> {
         // After the very last event the present incarnation's state is meant, even if it has taken no event yet.
         let found = if to == self.number {
             self.segments.back()
@@ -205,26 +241,45 @@ impl<B: Behavior> Journal<B> {
             let inside = self.segments.iter().rev().find(|segment| segment.after < to);
             inside.or_else(|| self.segments.front().filter(|segment| segment.after == to))
         };
-        let last = self.number;
-        let unknown = || {
-            let known = self.segments.front().map(|segment| (segment.after, last));
-            ReplayError::Unknown { number: to, known }
-        };
-        let segment = found.filter(|_| to <= last).ok_or_else(unknown)?;
-        let mut state = B::clone(&segment.base);
-        for entry in segment.entries.iter().take_while(|entry| entry.number <= to) {
-            if let Some(error) = &entry.failure {
-                return Err(ReplayError::Failed { number: entry.number, error: error.clone() });
-            }
-            let turn = || state.on(entry.turn, entry.event.clone(), &mut Vec::new());
-            catch_unwind(AssertUnwindSafe(turn))
-                .map_err(|panic| ReplayError::Failed { number: entry.number, error: panic_text(&*panic) })?;
-        }
-        Ok(state)
+        let unknown = || ReplayError::Unknown { number: to, known: self.known() };
+        let segment = found.filter(|_| to <= self.number).ok_or_else(unknown)?;
+        let entries = segment.entries.iter().take_while(|entry| entry.number <= to);
+        Ok(Recording { base: B::clone(&segment.base), turns: entries.map(Entry::recorded).collect() })
+    }
+
+    /// The state after event `to`, computed again from the checkpoint before it.
+    pub fn replay(&self, to: u64) -> Result<B, ReplayError> {
+        played(&self.recording(to)?)
     }
 }
 
+/// The state at the end of a recording.
+pub(crate) fn played<B: Behavior>(recording: &Recording<B>) -> Result<B, ReplayError> {
+    if let Some((number, error)) = recording.turns.iter().find_map(|turn| Some((turn.number, turn.failure.clone()?))) {
+        return Err(ReplayError::Failed { number, error });
+    }
+    let mut number = 0;
+    let play = AssertUnwindSafe(|| {
+        recording.play(|turn, _, _| {
+            number = turn.number;
+            true
+        })
+    });
+    catch_unwind(play).map_err(|panic| ReplayError::Failed { number: number + 1, error: panic_text(&*panic) })
+}
+
 impl<B: Behavior> Entry<B> {
+    fn recorded(&self) -> Recorded<B> {
+        Recorded {
+            number: self.number,
+            turn: self.turn,
+            sender: self.arrival.sender.to_string(),
+            event: self.event.clone(),
+            effects: self.effects.clone(),
+            failure: self.failure.clone(),
+        }
+    }
+
     /// The kind of the event.
     pub fn kind(&self) -> &'static str {
         self.event.kind()
@@ -308,7 +363,7 @@ mod tests {
             let turn = Turn { chance, ..Turn::default() };
             let mut effects = Vec::new();
             self.state.on(turn, event.clone(), &mut effects);
-            self.journal.record(turn, "test".into(), event, &effects, &self.state);
+            self.journal.record(turn, Arrival::at_once("test".into()), event, &effects, &self.state);
             self.states.push(self.state.clone());
         }
     }
@@ -335,7 +390,10 @@ mod tests {
         let mut actor = Actor::new();
         actor.take(Add::Number(1));
         actor.take(Add::Number(2));
-        let before = actor.journal.record_failure(Turn::default(), "test".into(), Add::Poison, "poison").unwrap();
+        let before = actor
+            .journal
+            .record_failure(Turn::default(), Arrival::at_once("test".into()), Add::Poison, "poison")
+            .unwrap();
         assert_eq!(*before, actor.state);
         actor.states.push(actor.state.clone());
         actor.state = Sum { total: 100, chances: 0 };

@@ -36,6 +36,7 @@ pub mod inspect;
 pub mod journal;
 mod leader;
 mod link;
+pub mod look;
 pub mod mailbox;
 mod node;
 mod peer;

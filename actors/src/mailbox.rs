@@ -1,6 +1,8 @@
 //! The mailbox in front of ractor's own: bounded and counted by class. Sends never wait; a newer state replaces an older
 //! one of its key in place, a request is refused when it is crowded, and what an actor asked for itself has room.
 
+pub(crate) mod pulse;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
@@ -11,6 +13,8 @@ use postroad_cluster::{
     limits::{MAILBOX_REQUESTS_MAX, MAILBOX_RESERVED_MAX, MAILBOX_STATES_MAX},
     time::{Moment, Span},
 };
+
+use self::pulse::Pulse;
 
 /// How much of each class waits at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +68,7 @@ pub(crate) struct Mailbox<E> {
     taken: u64,
     requests: usize,
     reserved: usize,
+    counting: bool,
     counters: Counters,
 }
 
@@ -76,8 +81,15 @@ impl<E: Event> Mailbox<E> {
             taken: 0,
             requests: 0,
             reserved: 0,
+            counting: true,
             counters: Counters::default(),
         }
+    }
+
+    /// Whether it counts what it gives.
+    pub(crate) const fn counting(mut self, counting: bool) -> Self {
+        self.counting = counting;
+        self
     }
 
     pub(crate) fn set_bounds(&mut self, bounds: Bounds) {
@@ -144,23 +156,27 @@ impl<E: Event> Mailbox<E> {
             Class::Request => self.requests -= 1,
             Class::Reserved => self.reserved -= 1,
         }
-        self.counters.window(now).waits.add(now.since(letter.since));
-        self.begin(letter.event.kind(), now);
+        if self.counting {
+            self.counters.window(now).waits.add(now.since(letter.since));
+            self.begin(letter.event.kind(), letter.sender.clone(), now);
+        }
         Some(letter)
     }
 
     /// The actor begins a turn with an event of that kind.
-    pub(crate) fn begin(&mut self, kind: &'static str, now: Moment) {
-        self.counters.busy = Some((kind, now));
+    pub(crate) fn begin(&mut self, kind: &'static str, sender: Arc<str>, since: Moment) {
+        self.counters.busy = Some(Busy { kind, sender, since });
     }
 
-    /// The turn has ended.
-    pub(crate) fn done(&mut self, now: Moment) {
-        if let Some((kind, _)) = self.counters.busy.take() {
-            self.counters.handled += 1;
-            self.counters.last_kind = Some(kind);
-            self.counters.window(now).handled += 1;
-        }
+    /// The turn has ended; how long it took.
+    pub(crate) fn done(&mut self, now: Moment) -> Span {
+        let Some(Busy { kind, since, .. }) = self.counters.busy.take() else { return Span::ZERO };
+        let took = now.since(since);
+        self.counters.handled += 1;
+        self.counters.last_kind = Some(kind);
+        self.counters.window(now).handled += 1;
+        self.counters.pulse.add(now, took);
+        took
     }
 
     /// The event that was taken counts for nothing: its timer was set anew or cancelled in the meantime.
@@ -199,13 +215,34 @@ impl<E: Event> Mailbox<E> {
             refused: counters.refused,
             replaced: counters.replaced,
             last_kind: counters.last_kind,
-            busy: counters.busy,
+            busy: counters.busy.clone(),
         }
+    }
+
+    /// Turns a second and the busy share over the last `seconds`.
+    pub(crate) fn load(&self, now: Moment, seconds: usize) -> (f64, f64) {
+        self.counters.pulse.load(now, seconds)
+    }
+
+    /// Turns of each of the last `seconds`, oldest first.
+    pub(crate) fn turns(&self, now: Moment, seconds: usize) -> Vec<u32> {
+        self.counters.pulse.turns(now, seconds)
     }
 }
 
+/// The turn that an actor is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Busy {
+    /// The kind of its event.
+    pub(crate) kind: &'static str,
+    /// Who sent that.
+    pub(crate) sender: Arc<str>,
+    /// Since when.
+    pub(crate) since: Moment,
+}
+
 /// What is known about a mailbox.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Figures {
     pub(crate) depth: usize,
     pub(crate) depth_max: usize,
@@ -216,7 +253,7 @@ pub(crate) struct Figures {
     pub(crate) refused: u64,
     pub(crate) replaced: u64,
     pub(crate) last_kind: Option<&'static str>,
-    pub(crate) busy: Option<(&'static str, Moment)>,
+    pub(crate) busy: Option<Busy>,
 }
 
 /// Rates and waits are those of the present window and the one before, so that they speak of the last 10 to 20 s.
@@ -229,7 +266,8 @@ struct Counters {
     refused: u64,
     replaced: u64,
     last_kind: Option<&'static str>,
-    busy: Option<(&'static str, Moment)>,
+    busy: Option<Busy>,
+    pulse: Pulse,
     present: Window,
     previous: Window,
 }
@@ -395,7 +433,8 @@ mod tests {
             let wait_ms = if number == 99 { 3_000 } else { 1 };
             let now = Moment((1_000 + wait_ms) * 1_000_000);
             mailbox.take(now).unwrap();
-            assert_eq!(mailbox.figures(now).busy, Some(("ask", now)));
+            let busy = Busy { kind: "ask", sender: "test".into(), since: now };
+            assert_eq!(mailbox.figures(now).busy, Some(busy));
             mailbox.done(now);
         }
         let figures = mailbox.figures(Moment(5_000_000_000));

@@ -1,10 +1,6 @@
 //! What a control node answers: snapshots, certificates, commands, facts and joins.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::{Arc, OnceLock},
-};
+use std::{future::Future, pin::Pin, sync::Arc};
 
 use postroad_cluster::{
     command::{Action, Command, Enrolment, Outcome, Refusal},
@@ -28,6 +24,7 @@ use crate::{
     carrier::{self, ControlCarrier},
     fabric::Fabric,
     leader::LEADER,
+    look::{self, Dialled, Seen},
     snapshot::Signer,
 };
 
@@ -46,17 +43,20 @@ pub trait Api: Send + Sync {
 pub struct Service {
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) carrier: Arc<ControlCarrier>,
-    pub(crate) api: OnceLock<Arc<dyn Api>>,
+    dialled: Dialled,
 }
 
 impl Service {
     pub(crate) fn new(fabric: Arc<Fabric>, carrier: Arc<ControlCarrier>) -> Arc<Self> {
-        Arc::new(Self { fabric, carrier, api: OnceLock::new() })
+        Arc::new(Self { fabric, carrier, dialled: Dialled::default() })
     }
 
-    /// Gives the service what answers requests of the HTTP API; the first one stays.
-    pub fn serve_api(&self, api: Arc<dyn Api>) {
-        let _ = self.api.set(api);
+    /// Looks at a page of the console of any node.
+    ///
+    /// # Errors
+    /// Why nothing was seen, for people.
+    pub async fn look(&self, node: NodeId, path: String) -> Result<Seen, Refusal> {
+        look::from_control(&self.fabric, &self.carrier, &self.dialled, node, path, false).await
     }
 
     /// Brings a command to the leader in this node's name.
@@ -79,7 +79,9 @@ impl Service {
             let (service, peer) = (Arc::clone(&of), peer.get().clone());
             async move { service.answer(&peer, request, deadline).await }
         };
+        self.dialled.add(&connection);
         connection.serve_until::<ControlRequest, ControlResponse, _, _>(handler).await;
+        self.dialled.remove(&connection);
     }
 
     async fn answer(&self, peer: &PeerIdentity, request: ControlRequest, deadline: Moment) -> ControlResponse {
@@ -97,13 +99,17 @@ impl Service {
             }
             ControlRequest::Raft { message } if control => self.raft(peer.node, message).await,
             ControlRequest::Api { method, path, body } if control || peer.roles.contains(&Role::Operator) => {
-                match self.api.get() {
+                match self.fabric.api() {
                     Some(api) => {
                         let (status, body) = api.answer(method, path, body).await;
                         ControlResponse::Api { status, body }
                     }
                     None => refused("NO_API", "this control node serves no API", "Ask another one"),
                 }
+            }
+            ControlRequest::Look { node, path } => {
+                let seen = look::from_control(&self.fabric, &self.carrier, &self.dialled, node, path, control).await;
+                look::respond(seen)
             }
             _ => refused("ROLE_MISSING", "only control nodes may ask this", "Use a certificate with the role control"),
         }

@@ -11,14 +11,14 @@ use postroad_cluster::{
     behavior::{Behavior, Event as _, Turn},
     limits::{MAILBOX_BATCH, PUBLISH_EVERY},
     supervision::Exit,
-    time::Moment,
+    time::{Moment, Span},
 };
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::task::JoinHandle;
 
 use crate::{
     handle::{Handle, Message, Report, Slot, Speaking},
-    journal::panic_text,
+    journal::{Arrival, panic_text},
     mailbox::Bounds,
 };
 
@@ -122,7 +122,7 @@ impl<B: Behavior, P: Performer<B>> Running<B, P> {
                 self.publish_later(myself);
                 return Ok(false);
             };
-            self.turn(letter.event, letter.sender)?;
+            self.turn(letter.event, letter.sender, Some(letter.since))?;
         }
         Ok(true)
     }
@@ -134,36 +134,44 @@ impl<B: Behavior, P: Performer<B>> Running<B, P> {
             if !self.slot().may_act(self.incarnation) {
                 break;
             }
-            self.turn(event, "child".into())?;
+            self.turn(event, "child".into(), None)?;
         }
         self.publish_later(myself);
         Ok(())
     }
 
-    fn turn(&mut self, event: B::Event, sender: Arc<str>) -> Result<(), String> {
+    /// Handles an event that came from `sender` and, if it was in the mailbox, waited there since a moment.
+    fn turn(&mut self, event: B::Event, sender: Arc<str>, since: Option<Moment>) -> Result<(), String> {
         let slot = self.me.slot().clone();
         let turn = Turn { now: slot.clock.now(), wall: slot.clock.wall(), chance: slot.entropy.next_u64() };
         let kind = event.kind();
+        if slot.bare {
+            self.behavior.on(turn, event, &mut self.effects);
+            let effects = std::mem::take(&mut self.effects);
+            return self.perform(effects, kind);
+        }
         let span = tracing::debug_span!("turn", node = %slot.node, path = %slot.path, kind, sender = %sender);
         let _entered = span.enter();
         let _speaking = Speaking::of(&slot.path);
-        slot.begin_turn(kind, turn.now);
+        slot.begin_turn(kind, sender.clone(), turn.now);
+        let arrival = Arrival { sender, waited: since.map_or(Span::ZERO, |since| turn.now.since(since)) };
 
         let recorded = event.clone();
         let (behavior, effects) = (&mut self.behavior, &mut self.effects);
         let decided = catch_unwind(AssertUnwindSafe(|| behavior.on(turn, event, effects)));
         if let Err(panic) = decided {
             let error = panic_text(&*panic);
-            let before = slot.with_journal(|journal| journal.record_failure(turn, sender, recorded, &error));
+            let before = slot.with_journal(|journal| journal.record_failure(turn, arrival, recorded, &error));
             self.unpublished = false;
             slot.note_failure(kind, before);
             return Err(format!("on {kind}: {error}"));
         }
         let effects = std::mem::take(&mut self.effects);
-        let checkpoint = slot.with_journal(|journal| journal.record(turn, sender, recorded, &effects, &self.behavior));
+        let checkpoint = slot.with_journal(|journal| journal.record(turn, arrival, recorded, &effects, &self.behavior));
         tracing::trace!(effects = effects.len(), "decided");
         self.perform(effects, kind)?;
-        slot.end_turn();
+        let took = slot.end_turn();
+        slot.with_journal(|journal| journal.finished(took));
         self.unpublished = true;
         self.publish_if_due(checkpoint);
         Ok(())
@@ -297,7 +305,7 @@ impl<B: Behavior, P: Performer<B>> Actor for Shell<B, P> {
         }
         let first = catch_unwind(AssertUnwindSafe(|| running.performer.first(&running.me)));
         let result = match first {
-            Ok(Some(event)) => running.turn(event, running.me.path().clone()),
+            Ok(Some(event)) => running.turn(event, running.me.path().clone(), None),
             Ok(None) => Ok(()),
             Err(panic) => Err(format!("on its first event: {}", panic_text(&*panic))),
         };

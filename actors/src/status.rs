@@ -29,7 +29,12 @@ use postroad_cluster::{
 use postroad_transport::switch::Switch;
 use serde::{Deserialize, Serialize};
 
-use crate::{directory::lock, fabric::Fabric, inspect, leader::LEADER};
+use crate::{
+    directory::lock,
+    fabric::Fabric,
+    inspect::{self, ActorRow, RestartView},
+    leader::LEADER,
+};
 
 use control::ControlView;
 use local::{Circuit, ControlConnection, Flows, Link, RelayService, Session, Watch};
@@ -124,6 +129,17 @@ pub struct ActorDown {
     pub restart_in_ms: Option<u64>,
 }
 
+/// An actor that wants a look, though it is not down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Noticed {
+    /// Where it stands in the tree.
+    pub path: String,
+    /// `stuck`, `growing` or `restarting`.
+    pub lint: String,
+    /// What was seen, to follow "the actor PATH ".
+    pub what: String,
+}
+
 /// The node's actors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actors {
@@ -133,6 +149,8 @@ pub struct Actors {
     pub restarts: u64,
     /// Those that are down.
     pub down: Vec<ActorDown>,
+    /// Those that want a look.
+    pub noticed: Vec<Noticed>,
 }
 
 /// The whole answer.
@@ -324,14 +342,61 @@ fn link_count(fabric: &Fabric) -> usize {
 }
 
 fn actors(fabric: &Fabric) -> Actors {
-    let views = fabric.directory.inspect();
+    let rows = fabric.directory.rows(LINT_SECONDS);
     let is_down = |status| matches!(status, inspect::Status::Restarting | inspect::Status::Failed);
-    let down = views.iter().filter(|view| is_down(view.status)).map(|view| ActorDown {
-        path: view.path.clone(),
-        error: view.error.clone(),
-        restart_in_ms: view.restart_in_ms,
+    let down = rows.iter().filter(|row| is_down(row.status)).map(|row| {
+        let view = fabric.directory.view(&row.path);
+        ActorDown {
+            path: row.path.to_string(),
+            error: view.as_ref().and_then(|view| view.error.clone()),
+            restart_in_ms: view.and_then(|view| view.restart_in_ms),
+        }
     });
-    Actors { count: views.len(), restarts: views.iter().map(|view| view.restarts).sum(), down: down.collect() }
+    let restarts = |path: &str| fabric.directory.view(path).map(|view| view.history).unwrap_or_default();
+    let now = fabric.clock.wall();
+    let noticed = rows.iter().filter_map(|row| noticed(row, now, &restarts)).take(NOTICED_MAX);
+    Actors {
+        count: rows.len(),
+        restarts: rows.iter().map(|row| row.restarts).sum(),
+        down: down.collect(),
+        noticed: noticed.collect(),
+    }
+}
+
+/// The window of rates in what is said of actors, in seconds.
+const LINT_SECONDS: usize = 20;
+
+/// A turn that takes longer is stuck: turns are computations.
+const STUCK_MS: u64 = 1_000;
+
+/// Waiting events from which a mailbox is said to grow, once that lasts.
+const GROWING: usize = 64;
+
+/// Restarts within a minute that are a storm; two more and the supervisor fails upwards.
+const STORM: usize = 3;
+
+/// Actors of which something is said; more of them have one cause.
+const NOTICED_MAX: usize = 20;
+
+/// What there is to say of an actor that is not down.
+fn noticed(row: &ActorRow, now: WallTime, restarts: &impl Fn(&str) -> Vec<RestartView>) -> Option<Noticed> {
+    let says = |lint: &str, what: String| Some(Noticed { path: row.path.to_string(), lint: lint.to_owned(), what });
+    if let Some(ms) = row.busy_for_ms.filter(|ms| *ms >= STUCK_MS) {
+        return says("stuck", format!("has been in one turn for {} s and handles nothing else", ms / 1_000));
+    }
+    if row.depth >= GROWING {
+        return says("growing", format!("has {} events waiting and handles {:.0} a second", row.depth, row.rate));
+    }
+    if row.restarts >= STORM as u64 {
+        let lately = |it: &&RestartView| now.since(WallTime(it.wall_ms)) < Span::from_mins(1);
+        let history = restarts(&row.path);
+        let count = history.iter().filter(lately).count();
+        let last = history.last().map(|restart| restart.error.as_str()).unwrap_or_default();
+        if count >= STORM {
+            return says("restarting", format!("was restarted {count} times within a minute, last for: {last}"));
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -347,6 +412,41 @@ mod tests {
         assert_eq!(seen.since("relay par-1 is silent", WallTime(29_000)), WallTime(1_000));
         seen.forget(WallTime(50_000));
         assert_eq!(seen.since("relay par-1 is silent", WallTime(50_000)), WallTime(50_000));
+    }
+
+    #[test]
+    fn actors_that_want_a_look_are_named_with_what_was_seen() {
+        let row = |busy_for_ms, depth, restarts| ActorRow {
+            path: "node/relay".into(),
+            kind: "relay",
+            status: inspect::Status::Busy,
+            supervisor: None,
+            children: 0,
+            depth,
+            wait_p99_us: 0,
+            rate: 12.0,
+            busy_share: 0.0,
+            busy_for_ms,
+            restarts,
+            refused: 0,
+            handled: 0,
+        };
+        let restart = |wall_ms| RestartView {
+            wall_ms,
+            error: "poison".into(),
+            event: None,
+            kind: None,
+            state_before: None,
+            backoff_ms: 100,
+        };
+        let history = |_: &str| vec![restart(1_000), restart(70_000), restart(80_000), restart(90_000)];
+        let says = |row: &ActorRow| noticed(row, WallTime(100_000), &history).map(|it| (it.lint, it.what));
+        let lint = |row: &ActorRow| says(row).map(|(lint, _)| lint);
+        assert_eq!(says(&row(Some(999), 63, 2)), None);
+        assert_eq!(says(&row(Some(2_500), 99, 9)).unwrap().1, "has been in one turn for 2 s and handles nothing else");
+        assert_eq!(says(&row(None, 64, 9)).unwrap().1, "has 64 events waiting and handles 12 a second");
+        assert_eq!(lint(&row(None, 0, 4)).as_deref(), Some("restarting"));
+        assert!(says(&row(None, 0, 4)).unwrap().1.contains("3 times within a minute, last for: poison"));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use self::channel::Channel;
+pub use self::choice::Rank;
 pub use self::message::{ChannelView, Effect, Event, Figures, MoveReason, Path, Take};
 use crate::{
     id::{Generation, NodeId},

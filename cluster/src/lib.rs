@@ -17,6 +17,7 @@ pub mod node;
 pub mod peer;
 #[cfg(feature = "planted")]
 pub mod planted;
+pub mod recording;
 pub mod relay;
 pub mod retry;
 pub mod revocation;

@@ -656,3 +656,10 @@ pub const REFUSAL_WAIT: Span = Span::from_secs(5);
 
 /// Bytes of a PROXY header read at once: usual ones have 28 to 52.
 pub const PROXY_HEADER_READ_BYTES: usize = 256;
+
+/// How long a node may take to show a page of its console to another. Pages are made within milliseconds, and whoever
+/// looks at a fleet must not wait for its dead.
+pub const LOOK_WAIT: Span = Span::from_secs(1);
+
+/// Looks at other nodes that are under way at one control node: a few browsers with a fleet of some tens.
+pub const LOOKS_MAX: usize = 32;

@@ -103,6 +103,10 @@ pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, WireError> {
     }
 }
 
+impl<B: crate::behavior::Behavior> Message for crate::recording::Recording<B> {
+    const WHAT: &'static str = "recording";
+}
+
 /// Names the messages that have no file of their own.
 macro_rules! messages {
     ($($type:ty = $what:literal),+ $(,)?) => { $(impl Message for $type { const WHAT: &'static str = $what; })+ };

@@ -286,6 +286,7 @@ fn control(golden: &mut Golden) {
         ("report", ControlRequest::Report(Report { relays, snapshot: Version(9), flows: 5, loads, circuits, applied })),
         ("raft", ControlRequest::Raft { message: vec![1, 2] }),
         ("api", ControlRequest::Api { method: "GET".to_owned(), path: "/api/status".to_owned(), body: vec![b'{'] }),
+        ("look", ControlRequest::Look { node: NodeId(3), path: "/api/console/vitals".to_owned() }),
     ];
     for (text, request) in requests {
         golden.check(&format!("control.request.{text}"), &request);

@@ -18,6 +18,7 @@
 //! | `shrink.rs`       | the least faults of a scenario that still fails                           |
 //! | `trace.rs`        | what happened, line by line                                               |
 //! | `report.rs`       | what a run came to, for people                                            |
+//! | `recording.rs`    | what one actor of a real node went through, played again                  |
 //! | `planted.rs`      | faults in the code that the checks must see                               |
 
 pub mod balancers;
@@ -27,6 +28,7 @@ pub mod disk;
 pub mod faults;
 pub mod network;
 pub mod planted;
+pub mod recording;
 pub mod report;
 pub mod run;
 pub mod scenario;

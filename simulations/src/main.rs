@@ -7,8 +7,10 @@ use std::{
 };
 
 use clap::{Parser, Subcommand};
+use postroad_cluster::recording::RecordingFile;
 use postroad_simulations::{
     planted::Planted,
+    recording,
     report::{Report, replay},
     run::{age, run},
     scenario::Scenario,
@@ -37,7 +39,7 @@ enum Verb {
     },
     /// Runs a seed, or a scenario from a file, and prints what happens line by line. Example: `simulations replay 17`
     Replay {
-        /// The seed, or a file with a scenario as `sweep` prints it.
+        /// The seed, or a file with a scenario as `sweep` prints it, or with a recording as the console saves it.
         what: String,
         #[command(flatten)]
         options: Options,
@@ -85,7 +87,10 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(logs).with_writer(io::stderr).with_timer(VirtualTime).init();
     let done = match Arguments::parse().verb {
         Verb::Run { seed, options } => scenario(seed, options).map(|it| show(&run(&it, false))),
-        Verb::Replay { what, options } => read(&what, options).and_then(|it| replayed(&it)),
+        Verb::Replay { what, options } => match recording_in(&what) {
+            Some(file) => play(&file),
+            None => read(&what, options).and_then(|it| replayed(&it)),
+        },
         Verb::Sweep { count, first, options } => many(first, count, options),
         Verb::Meta { seed } => compare(seed),
     };
@@ -116,6 +121,24 @@ fn read(what: &str, options: Options) -> Result<Scenario, String> {
     }
     let text = fs::read_to_string(what).map_err(|error| format!("{what}: {error}"))?;
     Scenario::read(&text).map_err(|error| format!("{what}: {error}"))
+}
+
+/// The recording in a file, if it is one.
+fn recording_in(what: &str) -> Option<RecordingFile> {
+    recording::read(&fs::read_to_string(what).ok()?)
+}
+
+fn play(file: &RecordingFile) -> Result<bool, String> {
+    let played = recording::play(file)?;
+    for line in &played.lines {
+        println!("{line}");
+    }
+    let RecordingFile { noun, path, node, .. } = file;
+    match &played.difference {
+        None => eprintln!("{} turns of {noun} {path} on {node}: the same effects as then", played.turns),
+        Some(difference) => eprintln!("{noun} {path} on {node}: {difference}"),
+    }
+    Ok(played.difference.is_none())
 }
 
 fn show(report: &Report) -> bool {

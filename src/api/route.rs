@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{Answer, Core};
-use crate::{cli::output::Output, errors::Failure};
+use crate::{cli::output::Output, console::query::decode, errors::Failure};
 
 /// One request.
 pub(super) struct Call {
@@ -12,6 +12,8 @@ pub(super) struct Call {
     pub(super) method: String,
     /// The path without its query.
     pub(super) path: String,
+    /// The query, without its question mark.
+    pub(super) query: String,
     /// The body.
     pub(super) body: Vec<u8>,
     /// Whether another control node has carried it here; such a call is not carried on.
@@ -20,8 +22,8 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(method: &str, uri: &str, body: Vec<u8>) -> Self {
-        let path = uri.split('?').next().unwrap_or_default().to_owned();
-        Self { method: method.to_owned(), path, body, carried: false }
+        let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+        Self { method: method.to_owned(), path: path.to_owned(), query: query.to_owned(), body, carried: false }
     }
 
     /// The body as what the handler takes.
@@ -67,8 +69,11 @@ pub(super) async fn route(core: &Core, call: Call) -> Answer {
         ("GET", ["settings"]) => core.setting_list().await,
         ("GET", ["settings", name]) => core.setting_show(name).await,
         ("POST", ["settings", name]) => core.setting_set(name, call.read()?).await,
+        ("GET", ["console", page @ ..]) => core.console(&call, page).await,
         ("GET", ["actors"]) => Ok(data(core.fabric().directory.inspect())),
         ("GET", ["actors", path @ ..]) => actor(core, &path.join("/")),
+        // Only on the node itself: whoever carries a call here is another machine.
+        ("POST", ["restart", path @ ..]) if !call.carried => core.restart(&decode(&path.join("/"))),
         // A node leaves by its own command line only.
         ("POST", ["leave"]) if !call.carried => core.leave().await,
         _ => Err(no_route(&call)),

@@ -21,6 +21,10 @@ impl Found {
         data(self.0)
     }
 
+    pub(super) fn into_inner(self) -> Status {
+        self.0
+    }
+
     pub(super) const fn control(&self) -> Option<&ControlView> {
         self.0.control.as_ref()
     }
@@ -42,7 +46,9 @@ impl Core {
             Some(facts) => Some(facts),
             None => self.facts_of_leader().await,
         };
-        Found(status::status(fabric, self.node.switch().map(|switch| &**switch), facts, &self.seen))
+        let found = status::status(fabric, self.node.switch().map(|switch| &**switch), facts, &self.seen);
+        self.memory.note_term(&found);
+        Found(found)
     }
 
     /// What only the leader knows.

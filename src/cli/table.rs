@@ -20,6 +20,11 @@ pub struct Table {
 impl Table {
     /// An empty table. A heading that begins with `>` is a column of figures and aligns to the right.
     pub fn new<const COLUMNS: usize>(heading: [&str; COLUMNS]) -> Self {
+        Self::of(&heading)
+    }
+
+    /// The same for headings that are not known before.
+    pub fn of(heading: &[&str]) -> Self {
         Self {
             figures: heading.iter().map(|name| name.starts_with('>')).collect(),
             heading: heading.iter().map(|name| name.trim_start_matches('>').to_owned()).collect(),

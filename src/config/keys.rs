@@ -274,6 +274,33 @@ pub const KEYS: &[Key] = &[
         says: "The Unix socket that commands on this host talk to. Left out, it is api.sock in the data directory.",
         why: "whoever may open it administers this node",
     },
+    Key {
+        section: "console",
+        name: "serve",
+        kind: Kind::Choice(&["on", "off"]),
+        default: Some("on"),
+        example: "off",
+        says: "Whether this node serves its console, which shows the whole fleet to a browser and figures at /metrics.",
+        why: "a host that runs what you do not trust may not want its users to see the node",
+    },
+    Key {
+        section: "console",
+        name: "listen",
+        kind: Kind::SocketAddress,
+        default: Some("127.0.0.1:9440"),
+        example: "[::1]:9440",
+        says: "Where the console listens; a loopback address. Where the port is taken, the node runs without it and says so.",
+        why: "loopback alone is open to readers without a token, so only this host's users get in",
+    },
+    Key {
+        section: "console",
+        name: "act",
+        kind: Kind::Choice(&["off", "on"]),
+        default: Some("off"),
+        example: "on",
+        says: "Whether the console drains and resumes relays, hands over the lead and restarts actors, for tokens that may.",
+        why: "a page that only reads cannot be used against the fleet, whoever gets at it",
+    },
 ];
 
 /// A section whose keys are names that the operator gives.

@@ -81,6 +81,8 @@ pub struct Member {
     pub data: PathBuf,
     /// Its log.
     pub log: PathBuf,
+    /// The port of its console.
+    pub console: u16,
     config: PathBuf,
     process: Option<Child>,
 }
@@ -99,13 +101,14 @@ impl Member {
     fn config_text(&self, domain: &str) -> String {
         let data = toml_edit::Value::from(self.data.display().to_string());
         let node = format!("[node]\ndata = {data}\nname = \"{}\"\n", self.name);
+        let console = format!("\n[console]\nlisten = \"127.0.0.1:{}\"\n", self.console);
         if self.port.is_none() {
-            return format!("{node}\n[listen]\noutbound = \"127.0.0.1:0\"\n");
+            return format!("{node}\n[listen]\noutbound = \"127.0.0.1:0\"\n{console}");
         }
         format!(
             "{node}\n[listen]\nrelay = \"{address}\"\noutbound = \"127.0.0.1:0\"\n\n\
              [relay]\nadvertised = \"{address}\"\n\n\
-             [domain]\nhost = \"host-{domain}\"\npower = \"feed-{domain}\"\nnetwork = \"uplink-{domain}\"\n",
+             [domain]\nhost = \"host-{domain}\"\npower = \"feed-{domain}\"\nnetwork = \"uplink-{domain}\"\n{console}",
             address = self.address()
         )
     }
@@ -143,7 +146,7 @@ impl Fleet {
     /// # Errors
     /// If the system gives no directory or no ports.
     pub fn of(executable: PathBuf, nodes: &[Planned], keep: bool) -> Result<Self, Failure> {
-        let ports = ports::free(nodes.len(), std::process::id()).map_err(|error| {
+        let ports = ports::free(2 * nodes.len(), std::process::id()).map_err(|error| {
             Failure::failed("DEMO_NO_PORTS", format!("could not find ports for the nodes: {error}"))
                 .hint("Stop what uses them, or try where sockets on 127.0.0.1 are allowed")
         })?;
@@ -157,7 +160,8 @@ impl Fleet {
             let port = if role == Role::Node { None } else { ports.next() };
             let file = |extension: &str| fleet.directory.join(format!("{name}.{extension}"));
             let (data, log, config) = (fleet.directory.join(name), file("log"), file("toml"));
-            let member = Member { name, role, port, data, log, config, process: None };
+            let console = ports.next().unwrap_or_default();
+            let member = Member { name, role, port, console, data, log, config, process: None };
             fleet.write(&member.config.clone(), &member.config_text(domain))?;
             fleet.members.push(member);
         }

@@ -119,6 +119,9 @@ pub async fn suggest(fleet: &Fleet, story: &Story) {
     let data = |name: &str| fleet.directory.join(name).display().to_string();
     story.say("");
     story.say(style.heading("It stays up until Ctrl-C, with the chatty flows open. Try:"));
+    if let Some(first) = fleet.members().first() {
+        story.say(format!("    http://127.0.0.1:{}    {}", first.console, style.dim("# the console, of every node")));
+    }
     story.say(format!("    {program} --data {} status", data("control-1")));
     story.say(format!("    {program} --data {} status    {}", data(CONSUMER), style.dim("# which relay carries what")));
     if let Some((name, pid)) = victim {

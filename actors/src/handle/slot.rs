@@ -14,8 +14,9 @@ use std::{
 use postroad_cluster::{
     behavior::{Behavior, Class, Event, ReplyId},
     limits::{ACTOR_ASKS_MAX, ACTOR_TASKS_MAX, ACTOR_TIMERS_MAX},
+    recording::Recording,
     supervision::Exit,
-    time::{Clock, Entropy, Moment},
+    time::{Clock, Entropy, Moment, Span},
 };
 use ractor::ActorCell;
 use tokio::sync::oneshot;
@@ -24,7 +25,7 @@ use super::{SendError, work::Work};
 use crate::{
     directory::{self, Context, lock},
     inspect::{RestartView, to_json},
-    journal::{Journal, ReplayError},
+    journal::{Journal, ReplayError, played},
     mailbox::{Bounds, Fired, Letter, Mailbox, Refusal},
 };
 
@@ -105,6 +106,8 @@ pub(crate) struct Slot<B: Behavior, R> {
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) directory: Weak<directory::Inner>,
     fenced: Arc<AtomicBool>,
+    /// Whether it has no instruments, for benchmarks.
+    pub(crate) bare: bool,
     gate: Mutex<Gate<B>>,
     life: Mutex<Life>,
     work: Mutex<Work>,
@@ -115,8 +118,9 @@ pub(crate) struct Slot<B: Behavior, R> {
 
 impl<B: Behavior, R: Send + 'static> Slot<B, R> {
     pub(crate) fn new(context: &Context, path: Arc<str>) -> Self {
+        let bare = context.directory.is_bare();
         let gate = Gate {
-            mailbox: Mailbox::new(Bounds::default()),
+            mailbox: Mailbox::new(Bounds::default()).counting(!bare),
             incarnation: 0,
             cell: None,
             report: None,
@@ -132,6 +136,7 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
             entropy: context.entropy.clone(),
             directory: context.directory.downgrade(),
             fenced: context.directory.fence(),
+            bare,
             gate: Mutex::new(gate),
             life: Mutex::default(),
             work: Mutex::default(),
@@ -282,12 +287,13 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
         gate.wake();
     }
 
-    pub(crate) fn begin_turn(&self, kind: &'static str, now: Moment) {
-        lock(&self.gate).mailbox.begin(kind, now);
+    pub(crate) fn begin_turn(&self, kind: &'static str, sender: Arc<str>, now: Moment) {
+        lock(&self.gate).mailbox.begin(kind, sender, now);
     }
 
-    pub(crate) fn end_turn(&self) {
-        lock(&self.gate).mailbox.done(self.clock.now());
+    /// The turn has ended; how long it took.
+    pub(crate) fn end_turn(&self) -> Span {
+        lock(&self.gate).mailbox.done(self.clock.now())
     }
 
     /// Whether this incarnation may act.
@@ -399,7 +405,12 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
     }
 
     pub(crate) fn replay(&self, to: u64) -> Result<B, ReplayError> {
-        lock(&self.journal).replay(to)
+        // Played outside of the lock: the actor must not wait for somebody who looks.
+        played(&self.recording(to)?)
+    }
+
+    pub(crate) fn recording(&self, to: u64) -> Result<Recording<B>, ReplayError> {
+        lock(&self.journal).recording(to)
     }
 
     pub(crate) fn last_event(&self) -> u64 {

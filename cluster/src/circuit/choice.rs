@@ -7,6 +7,23 @@ use crate::{
     time::{Moment, Span},
 };
 
+/// How a relay stands in a choice; the least one is taken. The order of the fields is the order of what counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    /// It drains, or is too small for the circuit's packets.
+    pub last_resort: bool,
+    /// It shares a failure domain with the present relay.
+    pub shares_domain: bool,
+    /// Nothing was heard of it since the silence began.
+    pub unheard: bool,
+    /// The round trip of its probes.
+    pub round_trip: Option<Span>,
+    /// The relay.
+    pub relay: NodeId,
+    /// Whether it may carry the circuit at all, which is asked before.
+    pub candidate: bool,
+}
+
 impl Circuit {
     /// The choice in words: `n7: 4.1 ms, next n9 9.8 ms`.
     #[must_use]
@@ -37,12 +54,6 @@ impl Circuit {
     /// The relay that would take over from `from`: able to carry the circuit's packets, in another failure domain,
     /// heard since the silence began, near; in this order.
     pub(super) fn best(&self, now: Moment, from: Option<NodeId>) -> Option<NodeId> {
-        let shares = from.and_then(|from| self.channels.get(&from)).map(|channel| &channel.shares);
-        let rank = |relay: NodeId, channel: &Channel| {
-            let shared = shares.is_some_and(|shares| shares.contains(&relay));
-            let unheard = self.watch.waited > Span::ZERO && channel.proven() < Some(self.watch.since);
-            (self.last_resort(now, channel), shared, unheard, channel.round_trip, relay)
-        };
         let any = !self.connected && !self.channels.values().any(|channel| channel.candidate(now));
         self.channels
             .iter()
@@ -50,9 +61,28 @@ impl Circuit {
                 // During the handshake there was hardly time to prove anything: any open channel is worth a try.
                 Some(**relay) != from && (channel.candidate(now) || (any && channel.connected))
             })
-            .map(|(relay, channel)| rank(*relay, channel))
+            .map(|(relay, channel)| self.rank(now, from, *relay, channel))
             .min()
-            .map(|(.., relay)| relay)
+            .map(|rank| rank.relay)
+    }
+
+    fn rank(&self, now: Moment, from: Option<NodeId>, relay: NodeId, channel: &Channel) -> Rank {
+        let shares = from.and_then(|from| self.channels.get(&from)).map(|channel| &channel.shares);
+        Rank {
+            last_resort: self.last_resort(now, channel),
+            shares_domain: shares.is_some_and(|shares| shares.contains(&relay)),
+            unheard: self.watch.waited > Span::ZERO && channel.proven() < Some(self.watch.since),
+            round_trip: channel.round_trip,
+            relay,
+            candidate: channel.candidate(now),
+        }
+    }
+
+    /// Every relay as the next choice would see it, in order of relays.
+    #[must_use]
+    pub fn ranks(&self, now: Moment) -> Vec<Rank> {
+        let from = self.path.relay;
+        self.channels.iter().map(|(relay, channel)| self.rank(now, from, *relay, channel)).collect()
     }
 
     pub(super) fn last_resort(&self, now: Moment, channel: &Channel) -> bool {

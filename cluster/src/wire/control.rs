@@ -53,6 +53,13 @@ pub enum ControlRequest {
         /// What it reported.
         report: Report,
     },
+    /// A page of the console of a node, through whoever is connected to it; by any member, since it only reads.
+    Look {
+        /// The node to look at.
+        node: NodeId,
+        /// The page: path and query.
+        path: String,
+    },
 }
 
 /// What a control node answers.

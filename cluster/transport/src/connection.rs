@@ -207,9 +207,11 @@ impl Link {
 
     /// Ends the connection for `word`, which is the code's or that of the error behind it.
     pub(crate) fn close(&self, word: &str, code: CloseCode, reason: &str) {
-        if self.quinn.close_reason().is_none() {
-            let _ = self.closed_here.set(Closed::here(word, reason));
+        // quinn would put this close over the peer's, and whoever still reads would not learn why the peer has closed.
+        if self.quinn.close_reason().is_some() {
+            return;
         }
+        let _ = self.closed_here.set(Closed::here(word, reason));
         closed::close(&self.quinn, word, code, reason);
     }
 

@@ -23,14 +23,14 @@ use std::{
 };
 
 use postroad_cluster::{
-    circuit::{Event, MoveReason},
+    circuit::{Circuit, Event, MoveReason},
     id::{Challenge, NodeId},
     limits::{
         CHALLENGE_ANSWERS_PER_SECOND, CIRCUIT_CHANNELS_MAX, CIRCUIT_EVENTS, CIRCUIT_IDLE_EXTRA, CIRCUIT_KEEPALIVE,
         CIRCUIT_PACKET_BYTES, CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SEND_WINDOW_BYTES, CIRCUITS_MAX, FLOW_WINDOW_BYTES,
         FLOWS_PER_CIRCUIT,
     },
-    time::{Clock, Span},
+    time::{Clock, Moment, Span},
 };
 use quinn::{
     AsyncUdpSocket, TransportConfig, UdpPoller, VarInt,
@@ -318,6 +318,11 @@ impl NodeSocket {
     /// The state of a circuit.
     pub fn status(&self, key: CircuitKey) -> Result<CircuitStatus, CircuitError> {
         Ok(self.cell(key)?.status())
+    }
+
+    /// What decides about a circuit, as a copy to ask "what if", with the moment of that copy.
+    pub fn copy(&self, key: CircuitKey) -> Result<(Circuit, Moment), CircuitError> {
+        Ok(self.cell(key)?.copy())
     }
 
     /// Every circuit, in order.

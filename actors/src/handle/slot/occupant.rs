@@ -5,15 +5,18 @@ use std::{any::Any, sync::Arc};
 use postroad_cluster::{
     behavior::Behavior,
     limits::{RESTART_HISTORY_MAX, RESTART_STATE_BYTES_MAX},
+    recording::{Recorded, RecordingFile},
     supervision::Exit,
     time::{Moment, Span, WallTime},
+    wire,
 };
 
 use super::{Life, Slot};
 use crate::{
     directory::{Occupant, Place, lock},
-    inspect::{ActorView, JournalView, RestartView, StateView, Status, to_json},
-    journal::ReplayError,
+    inspect::{ActorRow, ActorView, JournalView, RestartView, StateView, Status, to_json},
+    journal::{Entry, ReplayError},
+    mailbox::pulse::SECONDS,
 };
 
 /// `text`, cut to what is kept of a state before a failure.
@@ -48,7 +51,11 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
 
     fn view(&self, place: &Place) -> ActorView {
         let now = self.clock.now();
-        let figures = lock(&self.gate).mailbox.figures(now);
+        let (figures, (_, busy_share), seconds) = {
+            let gate = lock(&self.gate);
+            let mailbox = &gate.mailbox;
+            (mailbox.figures(now), mailbox.load(now, SECONDS), mailbox.turns(now, SECONDS))
+        };
         let published = lock(&self.published).as_ref().map(|published| now.since(published.at));
         let (tasks, timers) = {
             let work = lock(&self.work);
@@ -72,8 +79,11 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
             refused: figures.refused,
             replaced: figures.replaced,
             last_kind: figures.last_kind.map(str::to_owned),
-            busy_kind: figures.busy.map(|(kind, _)| kind.to_owned()),
-            busy_for_ms: figures.busy.map(|(_, since)| now.since(since).as_millis() as u64),
+            busy_kind: figures.busy.as_ref().map(|busy| busy.kind.to_owned()),
+            busy_from: figures.busy.as_ref().map(|busy| busy.sender.to_string()),
+            busy_for_ms: figures.busy.map(|busy| now.since(busy.since).as_millis() as u64),
+            busy_share,
+            seconds,
             events,
             tasks,
             timers,
@@ -86,6 +96,30 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
                 _ => None,
             },
             history: life.history.iter().cloned().collect(),
+        }
+    }
+
+    fn row(&self, supervisor: Option<Arc<str>>, children: usize, seconds: usize) -> ActorRow {
+        let now = self.clock.now();
+        let (figures, (rate, busy_share)) = {
+            let gate = lock(&self.gate);
+            (gate.mailbox.figures(now), gate.mailbox.load(now, seconds))
+        };
+        let life = lock(&self.life);
+        ActorRow {
+            path: self.path.clone(),
+            kind: B::NOUN,
+            status: self.status(&life, figures.busy.is_some()),
+            supervisor,
+            children,
+            depth: figures.depth,
+            wait_p99_us: figures.wait_p99_us,
+            rate,
+            busy_share,
+            busy_for_ms: figures.busy.map(|busy| now.since(busy.since).as_millis() as u64),
+            restarts: life.restarts,
+            refused: figures.refused,
+            handled: figures.handled,
         }
     }
 
@@ -105,10 +139,34 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
     }
 
     fn journal(&self, most: usize) -> Vec<JournalView> {
-        let journal = lock(&self.journal);
-        let mut newest: Vec<JournalView> = journal.entries().rev().take(most).map(JournalView::of).collect();
-        newest.reverse();
-        newest
+        // Turned into JSON outside of the lock: the actor must not wait for somebody who looks.
+        let entries: Vec<Entry<B>> = lock(&self.journal).entries().rev().take(most).cloned().collect();
+        entries.iter().rev().map(JournalView::of).collect()
+    }
+
+    fn known(&self) -> Option<(u64, u64)> {
+        lock(&self.journal).known()
+    }
+
+    fn recording(&self, to: u64) -> Result<RecordingFile, ReplayError> {
+        let recording = Slot::recording(self, to)?;
+        let number = |turn: Option<&Recorded<B>>| turn.map_or(to, |turn| turn.number);
+        Ok(RecordingFile {
+            recording: RecordingFile::VERSION,
+            noun: B::NOUN.to_owned(),
+            node: self.node.to_string(),
+            path: self.path.to_string(),
+            first: number(recording.turns.first()),
+            last: number(recording.turns.last()),
+            bytes: RecordingFile::encoded(&wire::encode(&recording)),
+        })
+    }
+
+    fn add_turns(&self, sums: &mut [u32]) {
+        let turns = lock(&self.gate).mailbox.turns(self.clock.now(), sums.len());
+        for (sum, turns) in sums.iter_mut().zip(turns) {
+            *sum = sum.saturating_add(turns);
+        }
     }
 
     fn exit(&self) -> Option<Exit> {
@@ -121,6 +179,12 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
         if !told {
             self.stop(None);
         }
+    }
+
+    fn fail(&self, reason: &str) -> bool {
+        let up = self.is_up(None);
+        Slot::fail(self, None, reason.to_owned());
+        up
     }
 
     fn kill(&self) {

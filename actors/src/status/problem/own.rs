@@ -142,5 +142,16 @@ impl Finder<'_> {
             let next = "This is a defect: keep the log, and restart the node if it does not mend";
             self.add(at_once(Health::Degraded, "ACTOR_DOWN"), format!("actor {}", actor.path), what, next);
         }
+        for actor in &status.actors.noticed {
+            // A burst is no problem; what stuck or restarts has waited long enough.
+            let kind = match actor.lint.as_str() {
+                "growing" => lasting(Health::AtRisk, "MAILBOX_GROWS"),
+                "stuck" => at_once(Health::AtRisk, "ACTOR_STUCK"),
+                _ => at_once(Health::AtRisk, "ACTOR_RESTARTS"),
+            };
+            let what = format!("the actor {} {}", actor.path, actor.what);
+            let next = format!("See what it does: postroad actor {}", actor.path);
+            self.add(kind, format!("actor {}", actor.path), what, next);
+        }
     }
 }

@@ -51,6 +51,8 @@ pub struct ControlStatus {
     pub term: u64,
     /// Why it began.
     pub cause: TermCause,
+    /// The node that it gave its vote to in the newest term.
+    pub voted_for: NodeId,
     /// The end of the log here.
     pub last_log: Option<u64>,
     /// How far it is known to be committed.
@@ -125,6 +127,7 @@ impl Consensus {
             leader: metrics.current_leader.map(NodeId),
             term: metrics.current_term,
             cause: self.0.causes.of(metrics.current_term),
+            voted_for: NodeId(metrics.vote.leader_id.voted_for),
             last_log: metrics.last_log_index,
             committed: index(&metrics.local_committed),
             applied: index(&self.0.machine.last()),

@@ -317,6 +317,11 @@ impl Cell {
         }
     }
 
+    pub(super) fn copy(&self) -> (Circuit, Moment) {
+        let now = self.common.clock.now();
+        (self.lock().circuit.clone(), now)
+    }
+
     pub(super) fn status(&self) -> CircuitStatus {
         let now = self.common.clock.now();
         let inner = self.lock();
