@@ -21,8 +21,8 @@ use crate::{
     id::{Generation, NodeId},
     limits::{
         CIRCUIT_CHECKS, CIRCUIT_CONTRADICTIONS_MAX, CIRCUIT_DOUBLE_MAX, CIRCUIT_PATIENCE_MAX,
-        CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SILENCE_MIN, CIRCUIT_SILENCE_ROUND_TRIPS, CIRCUIT_TICK, PROBE_INTERVAL,
-        PROBE_LARGER_ROUNDS, PROBE_MISSES_MAX,
+        CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SENT_AGAIN_MIN, CIRCUIT_SILENCE_MIN, CIRCUIT_SILENCE_ROUND_TRIPS,
+        CIRCUIT_TICK, PROBE_INTERVAL, PROBE_LARGER_ROUNDS, PROBE_MISSES_MAX,
     },
     time::{Moment, Span},
 };
@@ -38,6 +38,9 @@ struct Watch {
     acknowledged: u64,
     in_flight: bool,
     checks: u8,
+    /// What was sent so far that must be acknowledged, and how much of it before the silence.
+    sent: u64,
+    sent_before: u64,
     /// How often probes came back during the silence; it was doubled each time, up to a bound.
     patience: u32,
 }
@@ -251,6 +254,7 @@ impl Circuit {
         let began = figures.in_flight && !self.watch.in_flight;
         self.watch.last_tick = now;
         self.watch.in_flight = figures.in_flight;
+        self.watch.sent = figures.sent;
         if figures.acknowledged != self.watch.acknowledged {
             self.watch.acknowledged = figures.acknowledged;
             self.watch.patience = 0;
@@ -346,8 +350,14 @@ impl Circuit {
     /// lost or its acknowledgement is late; it gets twice as long next time. One that goes on like that carries what
     /// keeps it in use and nothing else, and is left.
     fn contradicted(&mut self, now: Moment, relay: NodeId, effects: &mut Vec<Effect>) {
+        if self.watch.patience == 0 {
+            self.watch.sent_before = self.watch.sent;
+        }
+        // What is really under way is sent again. Without that nothing is, whatever the figures say, and nobody is to blame.
+        let sent_again = self.watch.sent >= self.watch.sent_before + CIRCUIT_SENT_AGAIN_MIN;
         let proper = |to: &NodeId| self.channels.get(to).is_some_and(|channel| !self.last_resort(now, channel));
         if self.watch.patience >= CIRCUIT_CONTRADICTIONS_MAX
+            && sent_again
             && let Some(to) = self.best(now, Some(relay)).filter(proper)
         {
             if let Some(channel) = self.channels.get_mut(&relay) {

@@ -180,6 +180,9 @@ pub const CIRCUIT_PATIENCE_MAX: u32 = 8;
 /// short round trip, in which QUIC has sent the same data again at least three times.
 pub const CIRCUIT_CONTRADICTIONS_MAX: u32 = 5;
 
+/// Frames that must have been sent during such a silence, so that it is one: whatever is under way is sent again.
+pub const CIRCUIT_SENT_AGAIN_MIN: u64 = 2;
+
 /// How long a relay is a last resort that has carried probes and no data, the first time; every further time twice as
 /// long. It may have been mended, and may as well be in bad hands.
 pub const BETRAYAL_MIN: Span = Span::from_mins(1);

@@ -94,6 +94,8 @@ pub struct Figures {
     pub in_flight: bool,
     /// Packets acknowledged so far: only that it grows matters.
     pub acknowledged: u64,
+    /// Frames sent so far that must be acknowledged, those that were sent again too.
+    pub sent: u64,
     /// The round trip that QUIC measures; none before the first.
     pub round_trip: Option<Span>,
 }

@@ -232,7 +232,8 @@ impl World {
             self.send_by_paths(end, What::Data(self.ends[end].stamp));
         }
         let it = &self.ends[end];
-        let figures = Figures { in_flight: it.stamp > it.acked, acknowledged: it.acknowledged, round_trip: None };
+        let (in_flight, acknowledged) = (it.stamp > it.acked, it.acknowledged);
+        let figures = Figures { in_flight, acknowledged, sent: it.stamp, round_trip: None };
         self.event(end, Event::Tick(figures));
     }
 
@@ -496,7 +497,7 @@ fn probes_that_come_back_contradict_a_silence() {
     let mut world = World::new(&[(7, 1), (8, 1)]);
     world.run(ms(2_000));
     world.ends[A].stamp += 1;
-    world.run(ms(700));
+    world.run(ms(5_000));
     assert_eq!(world.moves(A), 0);
 }
 

@@ -240,7 +240,7 @@ impl Cell {
         let in_flight = inner.in_flight(frames) && !closed;
         inner.round_trip = round_trip.or(inner.round_trip);
         let acknowledged = self.meter.acknowledged();
-        inner.handle(now, Event::Tick(Figures { in_flight, acknowledged, round_trip }));
+        inner.handle(now, Event::Tick(Figures { in_flight, acknowledged, sent: frames.unwrap_or(0), round_trip }));
         inner.pump(now);
         let age = round_trip.unwrap_or(Span::ZERO) * 4 + RING_AGE;
         inner.ring.prune(now, age, self.meter.largest_acknowledged());
