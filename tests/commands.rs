@@ -466,8 +466,11 @@ fn a_service_is_installed_and_removed() {
     let text = fs::read_to_string(units.join("postroad.service")).unwrap();
     assert_eq!(installed["text"], text.as_str());
     assert!(text.contains(&format!("ReadWritePaths={}", hosts.path("data-0").display())), "{text}");
-    if let Some(complaints) = complaints_of_systemd(&units.join("postroad.service")) {
-        assert_eq!(complaints, "");
+    hosts.say(0, &format!("{} --database-balancer /etc/postroad/proxy.toml", line("install"))).done();
+    for unit in ["postroad.service", "postroad-database-balancer.service"] {
+        if let Some(complaints) = complaints_of_systemd(&units.join(unit)) {
+            assert_eq!(complaints, "", "{unit}");
+        }
     }
     hosts.say(0, &line("remove")).failed(3, "NOT_CONFIRMED");
     hosts.say(0, &format!("{} --yes", line("remove"))).done();

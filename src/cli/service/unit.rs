@@ -103,10 +103,13 @@ WantedBy=multi-user.target
                 vec![format!("ExecStart={program}{flags} node"), directory]
             }
             Runs::DatabaseBalancer { config } => {
+                // The password may stand there, away from a configuration that others read.
+                let environment = quoted(&config.with_extension("env").display().to_string());
                 let config = quoted(&config.display().to_string());
                 vec![
                     format!("ExecStart={program} balance database --config {config}"),
-                    "ExecReload=kill -HUP $MAINPID".to_owned(),
+                    "ExecReload=/bin/kill -HUP $MAINPID".to_owned(),
+                    format!("EnvironmentFile=-{environment}"),
                     "LogsDirectory=postroad".to_owned(),
                 ]
             }
