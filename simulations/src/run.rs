@@ -457,10 +457,13 @@ impl Life {
 
     async fn end_flows(&mut self) {
         self.workload.stop();
+        // What is agreed last has the time to reach every member before they are compared.
+        self.schedule.retain(|_, step| !matches!(step, Step::Command));
         let limit = Instant::now() + END_WITHIN;
         while Instant::now() < limit && !self.workload.flows().iter().all(|flow| flow.is_over()) {
             self.until(Instant::now() + LOOK_EVERY).await;
         }
+        self.until(Instant::now() + LOOK_EVERY).await;
         self.flows.judge(&self.workload.flows(), true, &self.findings);
     }
 
