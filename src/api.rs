@@ -91,6 +91,8 @@ impl Stop {
 
 /// What handlers work with.
 pub(crate) struct Core {
+    /// Held by a trial: two at a time would measure each other.
+    trial: tokio::sync::Mutex<()>,
     node: Arc<NodeHandle>,
     seen: Sightings,
     stop: Stop,
@@ -260,6 +262,7 @@ pub fn serve(path: &Path, node: Arc<NodeHandle>, stop: Stop) -> Result<Serving, 
         stop,
         memory: Memory::default(),
         me: Weak::clone(me),
+        trial: tokio::sync::Mutex::default(),
     });
     core.fabric().serve_api(Arc::new(Carried(Arc::downgrade(&core))));
     let (end, ended) = oneshot::channel::<()>();

@@ -127,7 +127,7 @@ pub enum Noun {
     Join(join::Command),
     /// Take this node out of its cluster
     Leave(leave::Command),
-    /// Make, list, show and remove links
+    /// Make, list, show, measure and remove links
     Link(link::Command),
     /// Invite, list and show relays
     Relay(relay::Command),

@@ -37,6 +37,7 @@ use crate::{
     identity::Kept,
     ports::{FlooredClock, Settings, sleep},
     service::Api,
+    snapshot::Opened,
     vouch::Vouchers,
 };
 
@@ -79,6 +80,8 @@ pub struct Fabric {
     pub flows: Flows,
     /// Relays' words for tunnels.
     pub vouchers: Vouchers,
+    /// Grants whose signature was checked.
+    pub(crate) opened: Mutex<Opened>,
     kept: Mutex<Kept>,
     snapshot: RwLock<Option<Arc<Accepted>>>,
     connections: Connections,
@@ -159,6 +162,7 @@ impl Fabric {
             directory: parts.directory,
             flows: Flows::default(),
             vouchers: Vouchers::default(),
+            opened: Mutex::default(),
             kept: Mutex::new(parts.kept),
             snapshot: RwLock::new(parts.snapshot),
             connections: Connections::default(),

@@ -2,9 +2,11 @@
 //!
 //! - [`consumer`]: from an application's connection into a circuit
 //! - [`target`]: from a circuit to the target
+//! - [`trial`]: what the way between them carries, measured without the target
 
 pub mod consumer;
 pub mod target;
+pub mod trial;
 
 use std::{
     collections::BTreeMap,

@@ -1,8 +1,11 @@
 //! Snapshots and grants at the edge: a control node signs them, a node opens them before any behavior sees them.
 
+use std::collections::BTreeMap;
+
 use postroad_cluster::{
     grant::{Grant, SignedGrant},
     id::{NodeId, Version},
+    limits::GRANTS_REMEMBERED_MAX,
     relay::Presented,
     revocation::{RevocationList, SignedRevocations},
     snapshot::{Accepted, SignedSnapshot, acceptable},
@@ -16,7 +19,7 @@ use postroad_trust::{
     verify_snapshot,
 };
 
-use crate::fabric::Fabric;
+use crate::{directory::lock, fabric::Fabric};
 
 /// The keys with which a certified control node signs.
 pub(crate) struct Signer {
@@ -53,6 +56,26 @@ impl Sign for Signing<'_> {
     }
 }
 
+/// Grants whose signature held by the issuers of one snapshot. Every tunnel of a link shows the same grant, and checking its
+/// signature anew would be the largest part of a tunnel's cost.
+#[derive(Debug, Default)]
+pub(crate) struct Opened {
+    version: Option<Version>,
+    /// By signature, with the whole that it is of.
+    grants: BTreeMap<Vec<u8>, (SignedGrant, Verified<Grant>)>,
+}
+
+impl Opened {
+    /// The grant, if it was opened by the snapshot of this version. Another version has other issuers, and forgets all.
+    fn known(&mut self, version: Option<Version>, signed: &SignedGrant) -> Option<Verified<Grant>> {
+        if self.version != version || self.grants.len() >= GRANTS_REMEMBERED_MAX {
+            *self = Self { version, grants: BTreeMap::new() };
+        }
+        let (known, grant) = self.grants.get(&signed.signature)?;
+        (known == signed).then(|| grant.clone())
+    }
+}
+
 /// What this node finds of a grant, by the issuers of its own snapshot; nobody else is believed.
 pub(crate) fn presented(fabric: &Fabric, signed: &SignedGrant) -> Presented {
     match open_grant(fabric, signed) {
@@ -68,10 +91,20 @@ pub(crate) fn presented(fabric: &Fabric, signed: &SignedGrant) -> Presented {
 /// [`TrustError::SignerUnknown`] where the next snapshot may know the signer, else what is wrong.
 fn open_grant(fabric: &Fabric, signed: &SignedGrant) -> Result<Verified<Grant>, TrustError> {
     let accepted = fabric.snapshot();
-    verify_grant(signed, &|signer: NodeId, key: &PublicKey| {
+    let version = accepted.as_ref().map(|accepted| accepted.header.version);
+    if let Some(grant) = lock(&fabric.opened).known(version, signed) {
+        return Ok(grant);
+    }
+    let grant = verify_grant(signed, &|signer: NodeId, key: &PublicKey| {
         let issuer = accepted.as_ref().and_then(|accepted| accepted.content.issuers.get(&signer));
         issuer.is_some_and(|issuer| issuer.snapshot_key == key.0)
-    })
+    })?;
+    let mut opened = lock(&fabric.opened);
+    // A newer snapshot may have come meanwhile, and does not take over what an older one believed.
+    if opened.version == version {
+        opened.grants.insert(signed.signature.clone(), (signed.clone(), grant.clone()));
+    }
+    Ok(grant)
 }
 
 /// Checks a snapshot for this node: the authority's word for the signer, the signature, the content's hash, then

@@ -328,6 +328,22 @@ pub const FLOW_READ_BYTES: usize = 64 << 10;
 /// Reads smaller than this are copied, so that a small message does not hold a large buffer until it is acknowledged.
 pub const FLOW_COPY_BYTES: usize = 16 << 10;
 
+/// Grants that a node remembers to have checked, about 1 MiB of them: then it begins anew.
+pub const GRANTS_REMEMBERED_MAX: usize = 4_096;
+
+/// The length of a message of a link's trial: that of a small request.
+pub const TRIAL_MESSAGE_BYTES: usize = 100;
+
+/// Messages of one trial: figures of more are no better.
+pub const TRIAL_MESSAGES_MAX: usize = 200_000;
+
+/// How long one part of a trial may take: long enough to be believed, short enough for whoever shares the way.
+pub const TRIAL_SPAN_MAX: Span = Span::from_secs(30);
+
+/// How long a trial drops a relay's packets: every failover has happened, and the session, which is given up after 3 s,
+/// has not.
+pub const TRIAL_DEAF: Span = Span::from_millis(2_500);
+
 /// Chunks that a flow writes to its socket in one call.
 pub const FLOW_CHUNKS: usize = 32;
 

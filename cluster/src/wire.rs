@@ -140,6 +140,11 @@ messages! {
     session::RelayResponse = "session response of a node",
 }
 
+impl Message for flow::TrialFrame {
+    const WHAT: &'static str = "trial frame";
+    const VERSION: u8 = 2;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

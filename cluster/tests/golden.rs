@@ -21,7 +21,7 @@ use postroad_cluster::{
         Message,
         control::{CircuitReport, ControlRequest, ControlResponse, Load, Report},
         decode, encode,
-        flow::OpenFrame,
+        flow::{OpenFrame, TrialFrame, TrialKind},
         join::{JoinRequest, JoinResponse},
         session::{NodeRequest, NodeResponse, RelayRequest, RelayResponse},
     },
@@ -366,7 +366,9 @@ fn sessions_and_flows(golden: &mut Golden) {
     }
     golden.check("session.relay.response.done", &RelayResponse::Done);
     golden.check("session.relay.response.refused", &RelayResponse::Refused(refusal()));
-    golden.check("flow.open", &OpenFrame { tunnel, link, generation, grant });
+    let open = OpenFrame { tunnel, link, generation, grant };
+    golden.check("flow.open", &open);
+    golden.check("flow.trial", &TrialFrame { open, kind: TrialKind::Sink });
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The handlers of `/api/links`.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
+use postroad_actors::flow::trial;
 use postroad_cluster::{
     command::{Action, LinkSpec, Outcome},
     id::{LinkId, Name, NodeId},
@@ -115,6 +116,42 @@ fn link_of<'a>(state: &'a State, name: &str) -> Result<(LinkId, &'a LinkRecord),
         Some((id, state.links.get(&id)?))
     };
     named.or_else(numbered).ok_or_else(|| missing(name, state.links.values().map(|record| record.name.as_str())))
+}
+
+impl Core {
+    /// Measures a link of which this node is a consumer.
+    pub(super) async fn link_trial(&self, name: &str, wanted: &view::Trial) -> Answer {
+        let fabric = self.fabric();
+        let links = fabric.snapshot().map(|accepted| accepted.content.links.clone()).unwrap_or_default();
+        let found = links.iter().find(|(id, link)| link.name.as_str() == name || id.to_string() == name);
+        let (link, view) = found.ok_or_else(|| missing(name, links.values().map(|link| link.name.as_str())))?;
+        if view.listen.is_none() {
+            let message = format!("{} is no consumer of {name}, and only those see its way", fabric.name);
+            return Err(Failure::refused("LINK_NOT_CONSUMED", message)
+                .hint(format!("Run it on one of them: postroad link show {name}")));
+        }
+        if !(1..=30).contains(&wanted.seconds) {
+            return Err(Failure::wrong_use(format!("a trial takes 1 to 30 s, not {}", wanted.seconds)));
+        }
+        let Ok(_alone) = self.trial.try_lock() else {
+            return Err(Failure::refused(
+                "TRIAL_RUNS",
+                "another trial is under way, and they would measure each other",
+            )
+            .hint("Try again when it is over: each part takes 30 s at the most"));
+        };
+        let span = Duration::from_secs(wanted.seconds.into());
+        let failed = |reason: String| {
+            Failure::failed("TRIAL_FAILED", format!("the trial of {name} came to no figure: {reason}"))
+                .hint("See what the link lacks: postroad status")
+        };
+        match wanted.kind.as_str() {
+            "latency" => trial::latency(fabric, *link, span).await.map(data).map_err(failed),
+            "throughput" => trial::throughput(fabric, *link, span).await.map(data).map_err(failed),
+            "death" => trial::death(fabric, *link).await.map(data).map_err(failed),
+            other => Err(Failure::wrong_use(format!("{other:?} is no trial: latency, throughput or death"))),
+        }
+    }
 }
 
 fn missing<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Failure {

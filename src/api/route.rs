@@ -57,6 +57,8 @@ pub(super) async fn route(core: &Core, call: Call) -> Answer {
         ("GET", ["links", name]) => core.link_show(name).await,
         ("POST", ["links", name, "target"]) => core.link_retarget(name, call.read()?).await,
         ("DELETE", ["links", name]) => core.link_remove(name).await,
+        // It drops packets of this node, so it is asked for on this host only.
+        ("POST", ["links", name, "trial"]) if !call.carried => core.link_trial(name, &call.read()?).await,
         ("GET", ["control"]) => core.control_list().await,
         ("POST", ["control", "promote"]) => core.control_promote(&call).await,
         ("POST", ["control", "step-down"]) => core.control_step_down(&call).await,

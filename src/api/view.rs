@@ -163,6 +163,16 @@ pub struct RelayDrained {
     pub connected: Option<bool>,
 }
 
+/// What `link test` asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trial {
+    /// `latency`, `throughput` or `death`.
+    pub kind: String,
+    /// How long it is measured: 1 to 30.
+    pub seconds: u32,
+}
+
 /// A setting of the whole cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {

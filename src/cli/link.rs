@@ -1,4 +1,7 @@
-//! `postroad link add|list|show|retarget|remove`: private ways from a local address on some nodes to a target beside another.
+//! `postroad link add|list|show|retarget|remove|test`: private ways from a local address on some nodes to a target
+//! beside another.
+
+mod trial;
 
 use std::collections::BTreeMap;
 
@@ -51,6 +54,9 @@ enum Verb {
         #[arg(long, value_name = "HOST:PORT", value_parser = super::host_port)]
         to: String,
     },
+    /// Measure a link: latency, throughput, and on request how a flow bears its relay's death
+    #[command(after_help = "Example: postroad link test db --kill-relay")]
+    Test(trial::Trial),
     /// Remove a link, and end its open flows
     #[command(after_help = "Example: postroad link remove db")]
     Remove {
@@ -92,6 +98,7 @@ impl Command {
             Verb::List => list(context),
             Verb::Show { name } => show(context, name),
             Verb::Retarget { name, to } => retarget(context, name, to),
+            Verb::Test(trial) => trial.run(context),
             Verb::Remove { name } => remove(context, name),
         }
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use postroad_transport::network::{Pending, Pipe, TcpListener, TcpRead, TcpStream, TcpWrite};
-use rustix::net::RecvFlags;
+use rustix::{buffer::spare_capacity, net::RecvFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::{io::Interest, net::TcpSocket};
 
@@ -116,6 +116,19 @@ impl TcpRead for ReadHalf {
                 return Ok(count);
             }
             // A read that fills less has emptied the socket, so that the next is known to block without a call.
+            last = Some(count);
+            Err(io::ErrorKind::WouldBlock.into())
+        });
+        last.map_or(read, Ok)
+    }
+
+    fn try_read_behind(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        let (room, mut last) = (buffer.capacity() - buffer.len(), None);
+        let read = self.0.try_io(Interest::READABLE, || {
+            let count = rustix::net::recv(&*self.0, spare_capacity(buffer), RecvFlags::empty())?.0;
+            if count == 0 || count == room {
+                return Ok(count);
+            }
             last = Some(count);
             Err(io::ErrorKind::WouldBlock.into())
         });

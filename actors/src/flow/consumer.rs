@@ -94,7 +94,7 @@ async fn carry(
         return Err(format!("no path to {} within {} s", view.target, wait.as_secs()));
     };
     let frame = OpenFrame { tunnel, link, generation: view.generation, grant: grant.clone() };
-    let (send, recv) = match open(&circuit, &frame).await {
+    let (send, recv) = match open(&circuit, &wire::encode(&frame)).await {
         Ok(halves) => halves,
         Err(reason) => {
             reset(tcp);
@@ -119,18 +119,18 @@ async fn carry(
     Ok(end)
 }
 
-async fn open(circuit: &Connection, frame: &OpenFrame) -> Result<(Sender, Receiver), String> {
+/// Opens a stream whose first frame are these bytes.
+pub(super) async fn open(circuit: &Connection, frame: &[u8]) -> Result<(Sender, Receiver), String> {
     let lost = |error: &dyn std::fmt::Display| format!("the circuit ended: {error}");
     let (mut send, recv) = circuit.quinn().open_bi().await.map_err(|error| lost(&error))?;
-    let bytes = wire::encode(frame);
-    let length = (bytes.len() as u32).to_be_bytes();
-    send.write_all(&[&length[..], &bytes].concat()).await.map_err(|error| lost(&error))?;
+    let length = (frame.len() as u32).to_be_bytes();
+    send.write_all(&[&length[..], frame].concat()).await.map_err(|error| lost(&error))?;
     Ok((send, recv))
 }
 
 /// Asks relays in turn until one has admitted the tunnel and told the target node. A relay that dies meanwhile is
 /// passed over: the same tunnel is asked of the next.
-async fn admit(
+pub(super) async fn admit(
     fabric: &Arc<Fabric>,
     key: CircuitKey,
     link: LinkId,

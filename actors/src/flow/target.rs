@@ -11,7 +11,7 @@ use postroad_cluster::{
     time::{Clock as _, Span},
     wire::{
         self,
-        flow::{OpenFrame, ResetCode},
+        flow::{OpenFrame, ResetCode, TrialFrame, TrialKind},
     },
 };
 use postroad_transport::{
@@ -21,7 +21,7 @@ use postroad_transport::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{FlowView, Flows, Listed};
+use super::{FlowView, Flows, Listed, trial};
 use crate::{fabric::Fabric, ports::sleep, snapshot, vouch::Vouched};
 
 /// How often a tunnel that is ahead of this node's snapshot looks whether a newer one has come.
@@ -70,8 +70,8 @@ async fn take(fabric: Arc<Fabric>, consumer: NodeId, mut stream: Stream, place: 
         admitted = admitted(&fabric, consumer, &mut stream) => admitted,
         () = sleep(&*fabric.clock, TUNNEL_WAIT) => Err(ResetCode::NotAdmitted),
     };
-    let frame = match admitted {
-        Ok(frame) => frame,
+    let (frame, trial) = match admitted {
+        Ok(first) => first,
         Err(code) => {
             tracing::warn!(%consumer, reason = code.words(), "a tunnel was refused");
             return stream.refuse(&fabric, code);
@@ -88,23 +88,28 @@ async fn take(fabric: Arc<Fabric>, consumer: NodeId, mut stream: Stream, place: 
         counters: Arc::clone(&counters),
     };
     let of = Arc::clone(&fabric);
-    if !Flows::spawn(&fabric, view, move |place| run(of, place, frame, stream, counters)) {
+    if !Flows::spawn(&fabric, view, move |place| run(of, place, frame, trial, stream, counters)) {
         tracing::warn!(%consumer, "too many flows are open: a tunnel was reset");
     }
 }
 
 /// Reads the first frame, checks it, and waits for a relay's word.
-async fn admitted(fabric: &Arc<Fabric>, consumer: NodeId, stream: &mut Stream) -> Result<OpenFrame, ResetCode> {
-    let frame = read(stream).await.ok_or(ResetCode::NotGranted)?;
+async fn admitted(
+    fabric: &Arc<Fabric>,
+    consumer: NodeId,
+    stream: &mut Stream,
+) -> Result<(OpenFrame, Option<TrialKind>), ResetCode> {
+    let (frame, trial) = read(stream).await.ok_or(ResetCode::NotGranted)?;
     checked(fabric, consumer, &frame).await?;
     let OpenFrame { tunnel, link, generation, .. } = frame;
     fabric.vouchers.wait(Vouched { consumer, tunnel, link, generation }).await;
     // The wait may have outlived the route.
     checked(fabric, consumer, &frame).await?;
-    Ok(frame)
+    Ok((frame, trial))
 }
 
-async fn read(stream: &mut Stream) -> Option<OpenFrame> {
+/// The first frame of a stream, and if it is a trial's, which.
+async fn read(stream: &mut Stream) -> Option<(OpenFrame, Option<TrialKind>)> {
     let (_, recv) = stream.0.as_mut()?;
     let mut length = [0; 4];
     recv.read_exact(&mut length).await.ok()?;
@@ -114,7 +119,10 @@ async fn read(stream: &mut Stream) -> Option<OpenFrame> {
     }
     let mut bytes = vec![0; length];
     recv.read_exact(&mut bytes).await.ok()?;
-    wire::decode(&bytes).ok()
+    match wire::decode::<OpenFrame>(&bytes) {
+        Ok(frame) => Some((frame, None)),
+        Err(_) => wire::decode::<TrialFrame>(&bytes).ok().map(|trial| (trial.open, Some(trial.kind))),
+    }
 }
 
 /// Checks until this node's snapshot knows the route; the caller bounds the wait.
@@ -156,12 +164,26 @@ fn check(fabric: &Fabric, consumer: NodeId, frame: &OpenFrame) -> Result<bool, R
     Ok(route == Route::Live)
 }
 
-async fn run(fabric: Arc<Fabric>, place: Listed, frame: OpenFrame, mut stream: Stream, counters: Arc<FlowCounters>) {
+async fn run(
+    fabric: Arc<Fabric>,
+    place: Listed,
+    frame: OpenFrame,
+    trial: Option<TrialKind>,
+    mut stream: Stream,
+    counters: Arc<FlowCounters>,
+) {
+    let work = async {
+        match trial.zip(stream.0.as_mut()) {
+            Some((kind, (send, receive))) => trial::answer(&fabric, kind, send, receive).await,
+            None => carry(&fabric, &frame, &mut stream, counters).await,
+        }
+    };
     tokio::select! {
         biased;
-        () = place.revoked() => stream.end(ResetCode::Revoked),
-        () = carry(&fabric, &frame, &mut stream, counters) => {}
+        () = place.revoked() => {}
+        () = work => return,
     }
+    stream.end(ResetCode::Revoked);
 }
 
 async fn carry(fabric: &Arc<Fabric>, frame: &OpenFrame, stream: &mut Stream, counters: Arc<FlowCounters>) {

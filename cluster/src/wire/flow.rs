@@ -20,6 +20,25 @@ pub struct OpenFrame {
     pub grant: SignedGrant,
 }
 
+/// The first frame of a trial's stream, which the target node answers itself. Its version tells it from an open frame; one
+/// that does not know it refuses the stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrialFrame {
+    /// As for any tunnel: a trial needs the same grant and the same admission.
+    pub open: OpenFrame,
+    /// What the target node does.
+    pub kind: TrialKind,
+}
+
+/// What the target node does with a trial's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TrialKind {
+    /// Sends them back as they come.
+    Echo,
+    /// Counts them, and says at their end how many came.
+    Sink,
+}
+
 /// Why a stream was reset, as the QUIC error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u32)]

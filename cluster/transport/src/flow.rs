@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use postroad_cluster::{
     limits::{FLOW_CHUNKS, FLOW_COPY_BYTES, FLOW_READ_BYTES},
     time::{Clock, Moment},
@@ -216,7 +216,7 @@ fn tcp_reset(error: &io::Error) -> FlowEnd {
 async fn upstream(read: &mut dyn TcpRead, send: &mut SendStream, counters: &FlowCounters) -> Result<(), FlowEnd> {
     let stopped = send.stopped();
     tokio::pin!(stopped);
-    let mut buffer = BytesMut::new();
+    let mut buffer = Vec::new();
     loop {
         let readable = tokio::select! {
             biased;
@@ -226,8 +226,8 @@ async fn upstream(read: &mut dyn TcpRead, send: &mut SendStream, counters: &Flow
         readable.map_err(|error| tcp_reset(&error))?;
         // The buffer lives only as long as there is something to read.
         loop {
-            buffer.resize(FLOW_READ_BYTES, 0);
-            match read.try_read(&mut buffer) {
+            buffer.reserve_exact(FLOW_READ_BYTES);
+            match read.try_read_behind(&mut buffer) {
                 Ok(0) => {
                     drop(buffer);
                     // An error says that the peer has stopped the stream, which `stopped` tells better.
@@ -238,7 +238,7 @@ async fn upstream(read: &mut dyn TcpRead, send: &mut SendStream, counters: &Flow
                     };
                 }
                 Ok(count) => {
-                    let chunk = take(&mut buffer, count);
+                    let chunk = take(&mut buffer);
                     send.write_chunk(chunk).await?;
                     counters.count(&counters.sent_bytes, count);
                 }
@@ -246,13 +246,18 @@ async fn upstream(read: &mut dyn TcpRead, send: &mut SendStream, counters: &Flow
                 Err(error) => return Err(tcp_reset(&error)),
             }
         }
-        buffer = BytesMut::new();
+        buffer = Vec::new();
     }
 }
 
-/// The first `count` bytes of the buffer. Few are copied, so that the large buffer serves again; many are split off.
-fn take(buffer: &mut BytesMut, count: usize) -> Bytes {
-    if count < FLOW_COPY_BYTES { Bytes::copy_from_slice(&buffer[..count]) } else { buffer.split_to(count).freeze() }
+/// What the buffer holds; it is empty then. Little is copied, so that the large buffer serves again; much takes it along.
+fn take(buffer: &mut Vec<u8>) -> Bytes {
+    if buffer.len() >= FLOW_COPY_BYTES {
+        return Bytes::from(std::mem::take(buffer));
+    }
+    let copy = Bytes::copy_from_slice(buffer);
+    buffer.clear();
+    copy
 }
 
 /// From the circuit into the TCP connection.

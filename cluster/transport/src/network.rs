@@ -46,6 +46,15 @@ pub trait TcpRead: Send + 'static {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
     /// Reads what is there; 0 is the end of the stream. `WouldBlock` when nothing is.
     fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
+    /// The same into the room that `buffer` has behind its bytes; there must be some. A port that can, does not fill it
+    /// before.
+    fn try_read_behind(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        let (held, room) = (buffer.len(), buffer.capacity());
+        buffer.resize(room, 0);
+        let read = self.try_read(&mut buffer[held..]);
+        buffer.truncate(held + read.as_ref().map_or(0, |count| *count));
+        read
+    }
     /// Moves up to `bytes_max` bytes that can be read into an empty pipe of the same network, without copying them;
     /// otherwise like [`TcpRead::try_read`]. `Unsupported` where the network has no pipes.
     fn try_fill(&mut self, _pipe: &mut Pipe, _bytes_max: usize) -> io::Result<usize> {

@@ -16,7 +16,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -92,9 +92,30 @@ struct Common {
     unknown: AtomicU64,
     queue_full: AtomicU64,
     challenges: Mutex<PerSecond>,
+    /// Whether some address is dead to this socket, so that packets need not ask the lock.
+    deaf: AtomicBool,
+    deaf_to: Mutex<Option<(SocketAddr, Moment)>>,
 }
 
 impl Common {
+    /// Sends one transmit of circuits, unless its destination is dead to this socket: the network, too, loses without a word.
+    fn put(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        if self.is_deaf_to(transmit.destination) { Ok(()) } else { send_in_pieces(&*self.socket, transmit) }
+    }
+
+    fn is_deaf_to(&self, address: SocketAddr) -> bool {
+        if !self.deaf.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut deaf_to = self.deaf_to.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now();
+        if deaf_to.is_none_or(|(_, until)| until <= now) {
+            *deaf_to = None;
+            self.deaf.store(false, Ordering::Relaxed);
+        }
+        deaf_to.is_some_and(|(dead, _)| dead == canonical(address))
+    }
+
     /// Passes a relay's challenge on, unless there are more than relays send.
     fn challenged(&self, from: SocketAddr, challenge: Challenge) {
         let now = self.clock.now();
@@ -111,7 +132,7 @@ impl Common {
     /// Sends to a real address. Nothing but `WouldBlock` is an error.
     fn send(&self, transmit: &Transmit<'_>, waiters: &Waiters) -> io::Result<()> {
         let destination = for_family(transmit.destination, self.ipv6);
-        let sent = send_in_pieces(&*self.socket, &Transmit { destination, ..transmit.clone() });
+        let sent = self.put(&Transmit { destination, ..transmit.clone() });
         waiters.note(&sent);
         match sent {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
@@ -170,6 +191,8 @@ impl NodeSocket {
             unknown: AtomicU64::new(0),
             queue_full: AtomicU64::new(0),
             challenges: Mutex::default(),
+            deaf: AtomicBool::new(false),
+            deaf_to: Mutex::default(),
         });
         let this = Arc::new(Self {
             common: Arc::clone(&common),
@@ -313,6 +336,14 @@ impl NodeSocket {
     /// Moves a circuit to a relay that has proven itself.
     pub fn move_to(&self, key: CircuitKey, relay: NodeId, reason: MoveReason) -> Result<(), CircuitError> {
         self.cell(key)?.move_to(relay, reason)
+    }
+
+    /// For so long drops everything to and from an address, as if whoever is there had died: for trials of a link. A later
+    /// call replaces an earlier one.
+    pub fn deafen(&self, address: SocketAddr, span: Span) {
+        let until = self.common.clock.now().after(span);
+        *self.common.deaf_to.lock().unwrap_or_else(PoisonError::into_inner) = Some((canonical(address), until));
+        self.common.deaf.store(true, Ordering::Relaxed);
     }
 
     /// The state of a circuit.

@@ -10,8 +10,8 @@ use quinn::udp::EcnCodepoint;
 
 use crate::packet::HEADER_BYTES;
 
-/// Buffers kept for the next sends of a circuit.
-const SPARE_BUFFERS_MAX: usize = 8;
+/// Buffers kept for the next sends of a circuit: what one acknowledgement frees, some 500 KiB.
+const SPARE_BUFFERS_MAX: usize = 32;
 
 /// Datagrams of one send, each with room for the header in front.
 #[derive(Debug)]

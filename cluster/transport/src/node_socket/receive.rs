@@ -144,6 +144,10 @@ impl NodeSocket {
 
     /// Leaves in the buffer what the first segment's owner gets and queues the rest.
     fn sort(&self, table: &Table, receiver: &mut Receiver, buffer: &mut [u8], meta: &mut RecvMeta) {
+        if self.common.is_deaf_to(meta.addr) {
+            meta.len = 0;
+            return;
+        }
         let (length, stride) = (meta.len.min(buffer.len()), meta.stride.max(1));
         let original = RecvMeta { len: length, ..*meta };
         let mut last: Option<Last> = None;

@@ -16,7 +16,7 @@ use crate::{
     node_socket::CircuitEvent,
     packet::{FLAG_AFTER_SILENCE, HEADER_BYTES, Header, PROBE_BODY_BYTES, PacketType, expand_generation},
     ring::{Entry, Ring},
-    writable::{Waiters, send_in_pieces},
+    writable::Waiters,
 };
 
 /// The pump's beat while something waits to be sent.
@@ -259,7 +259,7 @@ impl Inner {
         self.scratch.extend_from_slice(&sequence.to_le_bytes());
         self.scratch.resize(HEADER_BYTES + (bytes as usize).max(PROBE_BODY_BYTES), 0);
         // A full socket loses it, as the network may.
-        let _ = self.common.socket.try_send(&single(address, &self.scratch));
+        let _ = self.common.put(&single(address, &self.scratch));
         if self.circuit.stranded() && self.key.is_some() {
             self.knock(relay, address);
         }
@@ -273,7 +273,7 @@ impl Inner {
         self.scratch.clear();
         self.scratch.extend_from_slice(&header.encode());
         self.scratch.extend_from_slice(packet);
-        let _ = self.common.socket.try_send(&single(address, &self.scratch));
+        let _ = self.common.put(&single(address, &self.scratch));
     }
 
     /// Turns a probe into its echo and sends it back.
@@ -288,7 +288,7 @@ impl Inner {
         let sequence = u64::from_le_bytes(sequence.try_into().unwrap_or_default());
         let signed = self.key.as_ref().map(|key| key.echo_tag(self.spec.me, relay, sequence));
         tag.copy_from_slice(&signed.unwrap_or_default());
-        let _ = self.common.socket.try_send(&single(wire.address, packet));
+        let _ = self.common.put(&single(wire.address, packet));
     }
 
     /// The sequence of an echo, once there is a key only if the peer itself has answered.
@@ -333,5 +333,5 @@ fn single(destination: SocketAddr, contents: &[u8]) -> Transmit<'_> {
 fn transmit(common: &Common, destination: SocketAddr, entry: &Entry) -> std::io::Result<()> {
     let segment_size = (entry.data.len() > entry.stride).then_some(entry.stride);
     let transmit = Transmit { destination, ecn: entry.ecn, contents: &entry.data, segment_size, src_ip: None };
-    send_in_pieces(&*common.socket, &transmit)
+    common.put(&transmit)
 }
