@@ -253,6 +253,17 @@ fn from_nothing_to_bytes_through_a_link() {
     assert!(received == sent, "{} of {} bytes came back, or others", received.len(), sent.len());
 
     // What status says of it all, and settings within their bounds.
+    // What the link carries, and how it bears the death of its only relay: it waits for it, and nothing is lost.
+    let measured = hosts.say(1, "link test db --seconds 1 --kill-relay --yes").done();
+    assert!(measured["latency"]["exchanges"].as_u64() > Some(10), "{measured}");
+    assert!(measured["throughput"]["bytes"].as_u64() > Some(1 << 20), "{measured}");
+    let death = &measured["death"];
+    assert_eq!((death["relay"].as_str(), death["to"].as_str()), (Some("ams-1"), None), "{death}");
+    assert_eq!(death["messages"].as_u64(), death["round_trips_us"].as_array().map(|all| all.len() as u64));
+    assert!(death["stall_us"].as_u64() > Some(2_000_000), "{death}");
+    hosts.say(1, "link test db --kill-relay").failed(3, "NOT_CONFIRMED");
+    hosts.say(0, "link test db").failed(3, "LINK_UNKNOWN");
+
     let status = hosts.until(0, "status", |status| status["link_count"] == 1 && status["relays"]["ready"] == 1);
     assert_eq!(status["can_lose"]["controls"], 0);
     assert_eq!(status["health"], "at-risk");
