@@ -186,40 +186,6 @@ fn r8_a_relay_without_control_nodes_goes_on() {
     });
 }
 
-/// How long loss and jitter last; an hour was tried, and takes as long as all other cases together.
-const LOSSY_SECONDS: u64 = 600;
-
-// Ten minutes of 1 % loss each way and jitter of twice the delay, under a flow that chats and now and then sends more: no
-// relay is left that works, since probes contradict every silence that chance makes.
-#[test]
-fn loss_and_jitter_move_nothing() {
-    run(|| async {
-        let rough = Condition { delay: ms(2), jitter: ms(4), loss: 0.01, ..Condition::default() };
-        let mut fleet = Fleet::new(70, rough, 2).await;
-        let mut flow = fleet.open().await;
-        // What is measured in the first seconds may still settle.
-        flow.busy(seconds(15)).await;
-        let moves = |fleet: &Fleet| {
-            let circuit = fleet.circuit().expect("the circuit stands");
-            (circuit.moves, circuit.move_reason)
-        };
-        let before = moves(&fleet);
-        let (began, mut slowest) = (Instant::now(), Duration::ZERO);
-        while began.elapsed() < seconds(LOSSY_SECONDS) {
-            for _ in 0..40 {
-                slowest = slowest.max(within("an echo comes back", seconds(5), flow.echo()).await);
-                tokio::time::sleep(ms(230)).await;
-            }
-            let (sent, got) = tokio::join!(
-                crate::support::send(&mut *flow.near.write, 4, 0, 64 << 10),
-                crate::support::receive(&mut *flow.far.read, 4, 0, 64 << 10)
-            );
-            assert_eq!((sent.map_err(|error| error.kind()), got), (Ok(()), Ok(())));
-        }
-        assert_eq!(moves(&fleet), before, "the slowest echo took {slowest:?}");
-    });
-}
-
 // A link is measured on its nodes alone: what its way takes and carries, and how a flow bears the death of its relay, which
 // only the measuring node plays. Whoever may not open tunnels may not measure either.
 #[test]
