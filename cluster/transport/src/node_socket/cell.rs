@@ -261,9 +261,6 @@ impl Cell {
         let stride = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
         let now = self.common.clock.now();
         let mut inner = self.lock();
-        // What was acknowledged gives its buffer to what is sent now, while it is still in the processor's cache.
-        let age = inner.round_trip.unwrap_or(Span::ZERO) * 4 + RING_AGE;
-        inner.ring.prune(now, age, self.meter.largest_acknowledged());
         let mut data = inner.ring.buffer();
         data.reserve(transmit.contents.len() + transmit.contents.len().div_ceil(stride) * HEADER_BYTES);
         for packet in transmit.contents.chunks(stride) {
