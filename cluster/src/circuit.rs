@@ -7,6 +7,7 @@
 mod channel;
 mod choice;
 mod message;
+mod silence;
 #[cfg(test)]
 mod tests;
 
@@ -14,36 +15,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use self::channel::Channel;
 pub use self::choice::Rank;
 pub use self::message::{ChannelView, Effect, Event, Figures, MoveReason, Path, Take};
+use self::{channel::Channel, silence::Watch};
 use crate::{
     id::{Generation, NodeId},
-    limits::{
-        CIRCUIT_CHECKS, CIRCUIT_CONTRADICTIONS_MAX, CIRCUIT_DOUBLE_MAX, CIRCUIT_PATIENCE_MAX,
-        CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SENT_AGAIN_MIN, CIRCUIT_SILENCE_MIN, CIRCUIT_SILENCE_ROUND_TRIPS,
-        CIRCUIT_TICK, PROBE_INTERVAL, PROBE_LARGER_ROUNDS, PROBE_MISSES_MAX,
-    },
+    limits::{CIRCUIT_DOUBLE_MAX, CIRCUIT_TICK, PROBE_INTERVAL, PROBE_LARGER_ROUNDS, PROBE_MISSES_MAX},
     time::{Moment, Span},
 };
-
-/// What is known of the present silence.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Watch {
-    /// How long nothing came back, counting only time in which ticks were on time: an end that was itself asleep
-    /// accuses nobody.
-    waited: Span,
-    last_tick: Moment,
-    since: Moment,
-    acknowledged: u64,
-    in_flight: bool,
-    checks: u8,
-    /// What was sent so far that must be acknowledged, and how much of it before the silence.
-    sent: u64,
-    sent_before: u64,
-    /// How often probes came back during the silence; it was doubled each time, up to a bound.
-    patience: u32,
-}
 
 /// After a silence both relays get every packet for a while.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,6 +136,13 @@ impl Circuit {
         self.channels.iter().map(view).collect()
     }
 
+    /// The round trips over the relays that may carry the circuit now.
+    #[must_use]
+    pub fn round_trips(&self, now: Moment) -> Vec<(NodeId, Span)> {
+        let candidates = self.channels.iter().filter(|(_, channel)| channel.candidate(now));
+        candidates.filter_map(|(relay, channel)| Some((*relay, channel.round_trip?))).collect()
+    }
+
     /// When the next [`Event::Tick`] is due.
     #[must_use]
     pub fn next_due(&self, now: Moment) -> Moment {
@@ -249,78 +235,6 @@ impl Circuit {
         self.connected || self.me < self.peer
     }
 
-    fn watch_silence(&mut self, now: Moment, figures: Figures, effects: &mut Vec<Effect>) {
-        let gap = now.since(self.watch.last_tick).min(CIRCUIT_TICK * 2);
-        let began = figures.in_flight && !self.watch.in_flight;
-        self.watch.last_tick = now;
-        self.watch.in_flight = figures.in_flight;
-        self.watch.sent = figures.sent;
-        if figures.acknowledged != self.watch.acknowledged {
-            self.watch.acknowledged = figures.acknowledged;
-            self.watch.patience = 0;
-            if let Some(relay) = self.path.relay.filter(|_| self.stranded) {
-                self.stranded = false;
-                effects.push(Effect::Resend { relay });
-            }
-            if self.double.is_some() && self.moved < now {
-                self.double = None;
-            }
-            self.quiet(now);
-            return;
-        }
-        if !figures.in_flight || began || self.stranded || self.path.relay.is_none() || !self.chooses() {
-            return self.quiet(now);
-        }
-        self.watch.waited += gap;
-        let limit = self.silence_limit(figures.round_trip);
-        if self.watch.waited >= limit {
-            self.suspect(now, MoveReason::Silence, effects);
-        } else if self.watch.waited * 2 >= limit && self.watch.checks < CIRCUIT_CHECKS {
-            self.check(now, effects);
-        }
-    }
-
-    fn quiet(&mut self, now: Moment) {
-        self.watch.waited = Span::ZERO;
-        self.watch.checks = 0;
-        self.watch.since = now;
-    }
-
-    /// How long a silence must last to count.
-    fn silence_limit(&self, measured: Option<Span>) -> Span {
-        let probed = self.path.relay.and_then(|relay| self.channels.get(&relay)).and_then(|channel| channel.round_trip);
-        let round_trip = probed.max(measured).unwrap_or(CIRCUIT_ROUND_TRIP_UNKNOWN);
-        (round_trip * CIRCUIT_SILENCE_ROUND_TRIPS).max(CIRCUIT_SILENCE_MIN)
-            * (1 << self.watch.patience.min(CIRCUIT_PATIENCE_MAX.ilog2()))
-    }
-
-    /// Half a silence has passed: asks the relay itself, and the one that would be next.
-    fn check(&mut self, now: Moment, effects: &mut Vec<Effect>) {
-        self.watch.checks += 1;
-        let current = self.path.relay;
-        if let Some(relay) = current {
-            self.probe(now, relay, None, effects);
-        }
-        if self.watch.checks == 1
-            && let Some(next) = self.best(now, current)
-        {
-            self.probe(now, next, None, effects);
-        }
-    }
-
-    /// The circuit's relay is silent: believes nothing that it has proven, and leaves it if another can take over.
-    fn suspect(&mut self, now: Moment, reason: MoveReason, effects: &mut Vec<Effect>) {
-        let Some(relay) = self.path.relay else { return };
-        let to = self.best(now, Some(relay));
-        if let Some(channel) = self.channels.get_mut(&relay) {
-            channel.distrust(now);
-        }
-        match to {
-            Some(to) => self.take(now, to, reason, effects),
-            None => self.strand(now, effects),
-        }
-    }
-
     fn strand(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         self.quiet(now);
         if !self.stranded {
@@ -344,29 +258,6 @@ impl Circuit {
         }
         self.leave_last_resort(now, effects);
         self.look_for_nearer(now, effects);
-    }
-
-    /// A probe came back over the circuit's relay although nothing is acknowledged. The relay works, so what is missing was
-    /// lost or its acknowledgement is late; it gets twice as long next time. One that goes on like that carries what
-    /// keeps it in use and nothing else, and is left.
-    fn contradicted(&mut self, now: Moment, relay: NodeId, effects: &mut Vec<Effect>) {
-        if self.watch.patience == 0 {
-            self.watch.sent_before = self.watch.sent;
-        }
-        // What is really under way is sent again. Without that nothing is, whatever the figures say, and nobody is to blame.
-        let sent_again = self.watch.sent >= self.watch.sent_before + CIRCUIT_SENT_AGAIN_MIN;
-        let proper = |to: &NodeId| self.channels.get(to).is_some_and(|channel| !self.last_resort(now, channel));
-        if self.watch.patience >= CIRCUIT_CONTRADICTIONS_MAX
-            && sent_again
-            && let Some(to) = self.best(now, Some(relay)).filter(proper)
-        {
-            if let Some(channel) = self.channels.get_mut(&relay) {
-                channel.betrayed(now);
-            }
-            return self.take(now, to, MoveReason::Selective, effects);
-        }
-        self.watch.patience = (self.watch.patience + 1).min(CIRCUIT_CONTRADICTIONS_MAX);
-        self.quiet(now);
     }
 
     /// A probe came back while no relay carried the circuit.

@@ -169,9 +169,25 @@ pub const CIRCUIT_SILENCE_ROUND_TRIPS: u32 = 3;
 /// The round trip assumed while none is measured.
 pub const CIRCUIT_ROUND_TRIP_UNKNOWN: Span = Span::from_millis(100);
 
-/// Probes sent over a relay that begins to be suspect: with 1 % loss each way, all of them get lost once in 6 million
-/// silences.
-pub const CIRCUIT_CHECKS: u8 = 4;
+/// Probes that must have stayed unanswered over a silent relay before it is left, at least. Where every hundredth packet is
+/// lost on each of two ways there and two back, so many get lost together once in 400,000 silences, which are some hours of
+/// busy flows; a relay whose probes are known to get lost is asked more often.
+pub const CIRCUIT_CHECKS_NEEDED: u8 = 4;
+
+/// The most of them, where a tenth and more gets lost: every further one prolongs the stall after a real death.
+pub const CIRCUIT_CHECKS_MOST: u8 = 8;
+
+/// Of a billion silences, how many may accuse a relay by chance: lost probes are asked again until it is less than that.
+pub const CIRCUIT_FALSE_SUSPICIONS: u64 = 10;
+
+/// Probes over one relay in one silence, whatever it lasts.
+pub const CIRCUIT_CHECKS_MAX: u8 = 32;
+
+/// Other relays that are asked during a silence whether they could take over: more than one, since one may be dead too.
+pub const CIRCUIT_CHECKED_OTHERS: usize = 2;
+
+/// Over how many probes the share of lost ones is smoothed: about a minute of them.
+pub const PROBE_LOSS_SAMPLES: u64 = 64;
 
 /// How often a silence may be doubled that probes contradict: probes come back while acknowledgements do not.
 pub const CIRCUIT_PATIENCE_MAX: u32 = 8;

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     id::NodeId,
     limits::{
-        BETRAYAL_MAX, BETRAYAL_MIN, PROBE_BURST, PROBE_BURST_INTERVAL, PROBE_FRESH, PROBE_FULL_MISSES, PROBE_PATIENCE,
+        BETRAYAL_MAX, BETRAYAL_MIN, CIRCUIT_CHECKS_MOST, CIRCUIT_CHECKS_NEEDED, CIRCUIT_FALSE_SUSPICIONS, CIRCUIT_TICK,
+        PROBE_BURST, PROBE_BURST_INTERVAL, PROBE_FRESH, PROBE_FULL_MISSES, PROBE_LOSS_SAMPLES, PROBE_PATIENCE,
         PROBE_PATIENCE_UNKNOWN, PROBE_ROUNDS_KEPT, PROBE_SMALL_BYTES,
     },
     time::{Moment, Span},
@@ -35,6 +36,10 @@ pub(super) struct Channel {
     pub(super) avoided: bool,
     /// The smoothed round trip of probes, relay and peer included.
     pub(super) round_trip: Option<Span>,
+    /// How far probes' round trips are from the smoothed one, smoothed as well.
+    variation: Span,
+    /// Of a million probes, how many get lost lately.
+    lost_of_million: u64,
     samples: BTreeMap<u64, Span>,
     outstanding: BTreeMap<u64, Sent>,
     /// When the newest probe that came back was sent.
@@ -113,6 +118,26 @@ impl Channel {
         }
     }
 
+    /// When the answer to a probe that is sent now is due: unanswered until then, it counts as lost.
+    pub(super) fn answers_within(&self) -> Span {
+        self.round_trip.map_or(PROBE_PATIENCE, |round_trip| round_trip + (self.variation * 4).max(CIRCUIT_TICK))
+    }
+
+    /// How many probes must be lost in a row so that this is no chance, as many as get lost here anyway.
+    pub(super) fn checks_needed(&self) -> u8 {
+        let (mut chance, mut checks) = (1_000_000_000_u64, 0);
+        while (chance > CIRCUIT_FALSE_SUSPICIONS && checks < CIRCUIT_CHECKS_MOST) || checks < CIRCUIT_CHECKS_NEEDED {
+            chance = chance * self.lost_of_million / 1_000_000;
+            checks += 1;
+        }
+        checks
+    }
+
+    fn count(&mut self, lost: bool) {
+        let sample = if lost { 1_000_000 } else { 0 };
+        self.lost_of_million = (self.lost_of_million * (PROBE_LOSS_SAMPLES - 1) + sample) / PROBE_LOSS_SAMPLES;
+    }
+
     /// The session is lost: nothing proven counts any longer.
     pub(super) fn disconnect(&mut self, now: Moment) {
         self.connected = false;
@@ -140,8 +165,10 @@ impl Channel {
     pub(super) fn echoed(&mut self, now: Moment, sequence: u64, packet_bytes: u32) -> bool {
         let Some(sent) = self.outstanding.remove(&sequence) else { return false };
         let took = now.since(sent.at);
-        self.proven = self.proven.max(Some(sent.at));
-        self.missed_in_row = 0;
+        if self.proven.is_none_or(|proven| proven <= sent.at) {
+            self.proven = Some(sent.at);
+            self.missed_in_row = 0;
+        }
         self.carried_bytes = self.carried_bytes.max(sent.bytes);
         if sent.bytes >= packet_bytes {
             self.small_since = None;
@@ -151,7 +178,14 @@ impl Channel {
             self.small_since = Some(sent.at);
         }
         if !sent.extra {
+            self.variation = match self.round_trip {
+                Some(smooth) => (self.variation * 3 + smooth.abs_diff(took)) / 4,
+                None => took / 2,
+            };
             self.round_trip = Some(self.round_trip.map_or(took, |smooth| (smooth * 7 + took) / 8));
+        }
+        if !sent.extra && !sent.overdue {
+            self.count(false);
         }
         if let Some(round) = sent.round {
             self.samples.insert(round, took);
@@ -165,7 +199,7 @@ impl Channel {
     /// Gives up probes that had the time to come back. Returns whether one was lost.
     pub(super) fn expire(&mut self, now: Moment, packet_bytes: u32) -> bool {
         let patience = self.patience();
-        let mut lost = false;
+        let (mut lost, mut gone) = (false, 0);
         for sent in self.outstanding.values_mut().filter(|sent| !sent.overdue && now.since(sent.at) > patience) {
             sent.overdue = true;
             if sent.extra {
@@ -183,8 +217,15 @@ impl Channel {
                 continue;
             }
             lost = true;
+            gone += 1;
             self.missing = self.missing.max(Some(sent.at));
-            self.missed_in_row += 1;
+            // What was sent before one that came back accuses nobody any longer.
+            if self.proven.is_none_or(|proven| proven <= sent.at) {
+                self.missed_in_row += 1;
+            }
+        }
+        for _ in 0..gone {
+            self.count(true);
         }
         // A late echo still measures the way, for a while.
         self.outstanding.retain(|_, sent| now.since(sent.at) <= PROBE_FRESH);

@@ -10,12 +10,12 @@ use crate::{
 /// How a relay stands in a choice; the least one is taken. The order of the fields is the order of what counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
+    /// Nothing was heard of it since the silence began.
+    pub unheard: bool,
     /// It drains, or is too small for the circuit's packets.
     pub last_resort: bool,
     /// It shares a failure domain with the present relay.
     pub shares_domain: bool,
-    /// Nothing was heard of it since the silence began.
-    pub unheard: bool,
     /// The round trip of its probes.
     pub round_trip: Option<Span>,
     /// The relay.
@@ -51,19 +51,31 @@ impl Circuit {
         }
     }
 
-    /// The relay that would take over from `from`: able to carry the circuit's packets, in another failure domain,
-    /// heard since the silence began, near; in this order.
+    /// The relay that would take over from `from`.
     pub(super) fn best(&self, now: Moment, from: Option<NodeId>) -> Option<NodeId> {
+        self.candidates(now, from).first().map(|rank| rank.relay)
+    }
+
+    /// The relay that would take over from `from` and is no last resort.
+    pub(super) fn best_proper(&self, now: Moment, from: NodeId) -> Option<NodeId> {
+        self.candidates(now, Some(from)).into_iter().find(|rank| !rank.last_resort).map(|rank| rank.relay)
+    }
+
+    /// The relays that could take over from `from`, the best first: heard since the silence began, able to carry the
+    /// circuit's packets, in another failure domain, near; in this order.
+    pub(super) fn candidates(&self, now: Moment, from: Option<NodeId>) -> Vec<Rank> {
         let any = !self.connected && !self.channels.values().any(|channel| channel.candidate(now));
-        self.channels
+        let mut ranks: Vec<Rank> = self
+            .channels
             .iter()
             .filter(|(relay, channel)| {
                 // During the handshake there was hardly time to prove anything: any open channel is worth a try.
                 Some(**relay) != from && (channel.candidate(now) || (any && channel.connected))
             })
             .map(|(relay, channel)| self.rank(now, from, *relay, channel))
-            .min()
-            .map(|rank| rank.relay)
+            .collect();
+        ranks.sort_unstable();
+        ranks
     }
 
     fn rank(&self, now: Moment, from: Option<NodeId>, relay: NodeId, channel: &Channel) -> Rank {
@@ -97,9 +109,7 @@ impl Circuit {
             return;
         }
         let reason = if current.avoided { MoveReason::Draining } else { MoveReason::TooSmall };
-        if let Some(to) = self.best(now, Some(relay))
-            && self.channels.get(&to).is_some_and(|channel| !self.last_resort(now, channel))
-        {
+        if let Some(to) = self.best_proper(now, relay) {
             self.take(now, to, reason, effects);
         }
     }

@@ -6,7 +6,7 @@ use postroad_actors::flow::trial;
 use postroad_simulations::network::Condition;
 use tokio::time::Instant;
 
-use crate::support::{AMS, Fleet, ms, run, seconds, until, within};
+use crate::support::{AMS, Fleet, ms, receive, run, seconds, send, until, within};
 
 /// One direction between `web` and the relay that carries swallows everything.
 async fn swallow(fleet: &mut Fleet, to_relay: bool) {
@@ -85,6 +85,72 @@ fn r10_a_relay_that_vanishes_is_hardly_felt() {
             assert!(slowest < ms(300), "black-holed, round {round}: {slowest:?}");
         }
     });
+}
+
+/// Flows over ways that lose 1 % and let packets overtake each other: one that is idle most of the time, two that talk all
+/// along, and one that sends much now and then. Says how often a circuit moved meanwhile and what for.
+async fn rough(seed: u64, span: Duration) -> Vec<String> {
+    let lossy = Condition { delay: ms(2), jitter: ms(4), loss: 0.01, ..Condition::default() };
+    let mut fleet = Fleet::new(seed, lossy, 2).await;
+    let mut flows = Vec::new();
+    for _ in 0..4 {
+        flows.push(within("a flow opens", seconds(10), fleet.open()).await);
+    }
+    let moves = |fleet: &Fleet| -> Vec<u64> {
+        let circuits = |index| fleet.status(index).circuits.into_iter().map(|circuit| circuit.moves);
+        [fleet.web, fleet.db].into_iter().flat_map(circuits).collect()
+    };
+    let before = moves(&fleet);
+    let end = Instant::now() + span;
+    let [idle, busy, chatty, bulk] = &mut flows[..] else { unreachable!() };
+    let idle = async {
+        while Instant::now() < end {
+            idle.echo().await;
+            tokio::time::sleep(ms(1_700)).await;
+        }
+    };
+    let chatty = async {
+        while Instant::now() < end {
+            chatty.echo().await;
+            tokio::time::sleep(ms(130)).await;
+        }
+    };
+    let bulk = async {
+        let mut sent = 8;
+        while Instant::now() < end {
+            let (number, length) = (bulk.number, 200_000);
+            let (write, read) = (&mut *bulk.near.write, &mut *bulk.far.read);
+            let (out, came) = tokio::join!(send(write, number, sent, length), receive(read, number, sent, length));
+            assert_eq!((out.is_ok(), came), (true, Ok(())));
+            sent += length;
+            tokio::time::sleep(seconds(4)).await;
+        }
+    };
+    let ((), slowest, (), ()) = tokio::join!(idle, busy.busy(span), chatty, bulk);
+    println!("seed {seed}: the slowest echo took {slowest:?}");
+    let why = |index| {
+        let circuits = fleet.status(index).circuits.into_iter();
+        circuits.map(|circuit| format!("{} moves, the last because {:?}", circuit.moves, circuit.move_reason)).collect()
+    };
+    if moves(&fleet) == before { vec![] } else { [fleet.web, fleet.db].into_iter().map(why).collect() }
+}
+
+// RP-12: lost and late packets are no reason to move.
+#[test]
+fn loss_and_jitter_move_nothing() {
+    for seed in [70, 170] {
+        run(move || async move { assert_eq!(rough(seed, seconds(240)).await, Vec::<String>::new(), "seed {seed}") });
+    }
+}
+
+// The same for an hour in all; by hand, since it takes minutes:
+// cargo test --release --test cases -- --ignored an_hour_of_loss
+#[test]
+#[ignore = "takes minutes"]
+fn an_hour_of_loss_and_jitter_moves_nothing() {
+    for seed in 1..=6 {
+        run(move || async move { assert_eq!(rough(seed, seconds(600)).await, Vec::<String>::new(), "seed {seed}") });
+    }
 }
 
 // R7, RP-1: relay 1 of 3 is killed under 200 flows. All go on; nothing new goes to it until it has proven itself.
