@@ -22,6 +22,8 @@ pub(crate) struct Says {
     pub(crate) role: String,
     /// The ids of the nodes that stream from it.
     pub(crate) replicas: String,
+    /// The version of MySQL as which it answers; none is the custom engine.
+    pub(crate) mysql: Option<&'static str>,
 }
 
 /// A node; its listener ends with it.
@@ -42,9 +44,14 @@ pub(crate) const CUSTOM: &str = "[custom]\n\
 impl MysqlNode {
     /// Starts a node on a free port.
     pub(crate) fn start(id: &str, role: &str, replicas: &str) -> Self {
+        Self::start_as(None, id, role, replicas)
+    }
+
+    /// Starts one that answers what a MySQL of that version answers, and refuses what that does not know.
+    pub(crate) fn start_as(mysql: Option<&'static str>, id: &str, role: &str, replicas: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let says = Says { id: id.to_owned(), epoch: 1, role: role.to_owned(), replicas: replicas.to_owned() };
+        let says = Says { id: id.to_owned(), epoch: 1, role: role.to_owned(), replicas: replicas.to_owned(), mysql };
         let node = Self { address, says: Arc::new(Mutex::new(says)), ended: Arc::default() };
         let (says, ended) = (Arc::clone(&node.says), Arc::clone(&node.ended));
         thread::spawn(move || {
@@ -174,6 +181,13 @@ fn probe(stream: &TcpStream, says: &Mutex<Says>) -> io::Result<()> {
                 let says = says.lock().unwrap().clone();
                 answer(stream, &says)?;
             }
+            Some(3) if query.starts_with("SHOW ") || query.contains("@@global.server_id") => {
+                let says = says.lock().unwrap().clone();
+                match mysql_rows(&says, &query) {
+                    Some(rows) => write_rows(stream, &rows)?,
+                    None => write_packet(stream, 1, SYNTAX)?,
+                }
+            }
             Some(_) => write_packet(stream, 1, OK)?,
         }
     }
@@ -182,18 +196,72 @@ fn probe(stream: &TcpStream, says: &Mutex<Says>) -> io::Result<()> {
 const OK: &[u8] = b"\0\0\0\x02\0\0\0";
 const EOF: &[u8] = b"\xfe\0\0\x02\0";
 
+/// An error of a statement that the server does not know, as MySQL says it.
+const SYNTAX: &[u8] = b"\xff\x28\x04#42000You have an error in your SQL syntax";
+
+/// One row: columns with their values.
+type Row = Vec<(&'static str, String)>;
+
 fn answer(stream: &TcpStream, says: &Says) -> io::Result<()> {
-    let epoch = says.epoch.to_string();
-    let row = [
-        ("id", says.id.as_str()),
-        ("term", &epoch),
-        ("part", &says.role),
-        ("replicas", &says.replicas),
-        ("position", "4711"),
+    let row = vec![
+        ("id", says.id.clone()),
+        ("term", says.epoch.to_string()),
+        ("part", says.role.clone()),
+        ("replicas", says.replicas.clone()),
+        ("position", "4711".to_owned()),
     ];
-    write_packet(stream, 1, &[row.len() as u8])?;
+    write_rows(stream, &[row])
+}
+
+/// What a MySQL of that version answers; none where it does not know the statement.
+fn mysql_rows(says: &Says, query: &str) -> Option<Vec<Row>> {
+    const SET: &str = "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-23";
+    let version = says.mysql?;
+    let new_log = version >= "8.2";
+    let new_list = version >= "8.0.22";
+    let replicas = says.replicas.split(',').filter(|id| !id.is_empty());
+    match query {
+        "SHOW MASTER STATUS" if version < "8.4" => {}
+        "SHOW BINARY LOG STATUS" if new_log => {}
+        "SHOW SLAVE HOSTS" if version < "8.4" => {
+            return Some(replicas.map(|id| vec![("Server_id", id.to_owned())]).collect());
+        }
+        "SHOW REPLICAS" if new_list => return Some(replicas.map(|id| vec![("Server_Id", id.to_owned())]).collect()),
+        query if query.contains("@@global.server_id") => {
+            let read_only = if says.role == "PRIMARY" { "0" } else { "1" };
+            let row = [
+                ("identity", says.id.as_str()),
+                ("read_only", read_only),
+                ("followed", "1"),
+                ("connections_max", "151"),
+                ("version", version),
+                ("active", "0"),
+                ("written", SET),
+                ("replayed", SET),
+                ("counts", "ON"),
+                ("connections", "3"),
+            ];
+            return Some(vec![row.map(|(column, value)| (column, value.to_owned())).to_vec()]);
+        }
+        _ => return None,
+    }
+    let row = [("File", "binlog.000012"), ("Position", "157"), ("Executed_Gtid_Set", SET)];
+    Some(vec![row.map(|(column, value)| (column, value.to_owned())).to_vec()])
+}
+
+fn write_rows(stream: &TcpStream, rows: &[Row]) -> io::Result<()> {
+    let Some(first) = rows.first() else {
+        // MySQL tells the columns of an empty answer too.
+        return write_rows_of(stream, &["Server_Id"], rows);
+    };
+    let columns: Vec<&str> = first.iter().map(|(column, _)| *column).collect();
+    write_rows_of(stream, &columns, rows)
+}
+
+fn write_rows_of(stream: &TcpStream, columns: &[&str], rows: &[Row]) -> io::Result<()> {
+    write_packet(stream, 1, &[columns.len() as u8])?;
     let mut number = 2;
-    for (column, _) in row {
+    for column in columns {
         let mut packet = Vec::new();
         for part in ["def", "", "", "", column, ""] {
             text(&mut packet, part);
@@ -203,12 +271,15 @@ fn answer(stream: &TcpStream, says: &Says) -> io::Result<()> {
         number += 1;
     }
     write_packet(stream, number, EOF)?;
-    let mut packet = Vec::new();
-    for (_, value) in row {
-        text(&mut packet, value);
+    for row in rows {
+        let mut packet = Vec::new();
+        for (_, value) in row {
+            text(&mut packet, value);
+        }
+        number += 1;
+        write_packet(stream, number, &packet)?;
     }
-    write_packet(stream, number + 1, &packet)?;
-    write_packet(stream, number + 2, EOF)
+    write_packet(stream, number + 1, EOF)
 }
 
 fn text(packet: &mut Vec<u8>, value: &str) {
