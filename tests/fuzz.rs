@@ -13,6 +13,10 @@ mod identity;
 mod mutation;
 #[path = "fuzz/targets/packet.rs"]
 mod packet;
+#[path = "fuzz/targets/proxy_header.rs"]
+mod proxy_header;
+#[path = "fuzz/targets/refusal.rs"]
+mod refusal;
 #[path = "fuzz/targets/snapshot.rs"]
 mod snapshot;
 #[path = "fuzz/stored.rs"]
@@ -127,6 +131,14 @@ fn tokens_certificates_and_what_is_signed() {
     fuzz(certificate::run, &[vec![0, 9, 0, 0, 5], vec![1, 9, 0, 0, 5]], 3_000);
     fuzz(snapshot::run, &[vec![9, 0, 0, 5]], 4_000);
     fuzz(authority::run, &[vec![9, 0, 0, 5]], 3_000);
+}
+
+// DB-6, DB-32
+#[test]
+fn proxy_headers_and_beginnings_of_clients() {
+    let seeds: Vec<Vec<u8>> = (0..8).map(|kind| vec![kind, 10, 2, 3, 77, 8, 9, 1, 255]).collect();
+    fuzz(proxy_header::run, &seeds, 20_000);
+    fuzz(refusal::run, &[vec![0, 3, 9], b"\0\0\0\x08\x04\xd2\x16\x2f".to_vec()], 20_000);
 }
 
 #[test]
