@@ -6,11 +6,11 @@
 mod balancer;
 #[path = "support/mariadb.rs"]
 mod mariadb;
-#[allow(dead_code, reason = "several tests share it, and none needs all of it")]
-#[path = "support/postgres.rs"]
-mod postgres;
 #[path = "support/programs.rs"]
 mod programs;
+#[allow(dead_code, reason = "several tests share it, and none needs all of it")]
+#[path = "support/servers.rs"]
+mod servers;
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -18,8 +18,8 @@ use std::{
 };
 
 use balancer::Balancer;
-use mariadb::{APPLICATION_PASSWORD, BALANCER, MONITOR_PASSWORD, Mariadb, client};
-use postgres::until;
+use mariadb::{BALANCER, Mariadb, client};
+use servers::{APPLICATION_PASSWORD, MONITOR_PASSWORD, until};
 
 fn balance(cluster: &Mariadb, language: &str) -> Balancer {
     let proxy = format!("engine = \"mariadb\"\nsource = \"{BALANCER}\"\nlanguage = \"{language}\"");

@@ -7,6 +7,9 @@ mod balancer;
 mod postgres;
 #[path = "support/programs.rs"]
 mod programs;
+#[allow(dead_code, reason = "several tests share it, and none needs all of it")]
+#[path = "support/servers.rs"]
+mod servers;
 
 use std::{
     process::{Command, Output, Stdio},
@@ -14,7 +17,8 @@ use std::{
 };
 
 use balancer::Balancer;
-use postgres::{APPLICATION_PASSWORD, Cluster, MONITOR_PASSWORD, until};
+use postgres::Cluster;
+use servers::{APPLICATION_PASSWORD, MONITOR_PASSWORD, until};
 
 /// Period, timeout and misses of these tests, so that bounds are short.
 const PERIOD_MS: u64 = 300;

@@ -10,7 +10,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::postgres::{free_ports, until};
+use super::servers::{free_ports, until};
 
 /// A running balancer; it ends with this.
 pub(crate) struct Balancer {
@@ -59,7 +59,24 @@ impl Balancer {
         let file = self.directory.path().join("proxy.toml");
         let text = fs::read_to_string(&file).unwrap();
         let (before, _) = text.split_once("[nodes]\n").unwrap();
-        fs::write(&file, format!("{before}[nodes]\n{nodes}\n")).unwrap();
+        self.reload(&format!("{before}[nodes]\n{nodes}\n"));
+    }
+
+    /// Replaces a text in the configuration and has it read.
+    pub(crate) fn edit(&self, from: &str, to: &str) {
+        let file = self.directory.path().join("proxy.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains(from), "{text}");
+        self.reload(&text.replacen(from, to, 1));
+    }
+
+    /// Replaces the configuration as a whole, so that nobody reads half of it, and has it read.
+    fn reload(&self, text: &str) {
+        let file = self.directory.path().join("proxy.toml");
+        let new = file.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::rename(new, file).unwrap();
         kill_process(Pid::from_raw(self.process.id().cast_signed()).unwrap(), Signal::HUP).unwrap();
     }
 

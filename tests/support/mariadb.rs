@@ -3,30 +3,24 @@
 
 use std::{
     fs,
-    os::unix::{fs::PermissionsExt, process::CommandExt},
-    path::{Path, PathBuf},
+    os::unix::process::CommandExt,
+    path::PathBuf,
     process::{Child, Command, Output, Stdio},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
-    postgres::{free_ports, until},
     programs,
+    servers::{APPLICATION_PASSWORD, Home, MONITOR_PASSWORD, free_ports, until},
 };
 
 /// Where the balancer connects from, and the only address that the servers read headers from.
 pub(crate) const BALANCER: &str = "127.0.0.9";
-/// The monitoring account's password.
-pub(crate) const MONITOR_PASSWORD: &str = "watching";
-/// The application's.
-pub(crate) const APPLICATION_PASSWORD: &str = "working";
 
 /// A primary and its replicas; the servers end with it.
 pub(crate) struct Mariadb {
-    directory: tempfile::TempDir,
-    /// Whom the servers run as: they refuse to be root.
-    user: Option<(u32, u32)>,
+    home: Home,
     ports: Vec<u16>,
     servers: Vec<Option<Child>>,
 }
@@ -36,13 +30,9 @@ impl Mariadb {
     #[track_caller]
     pub(crate) fn start(replicas: usize) -> Option<Self> {
         programs::find(&["mariadbd", "mariadb-install-db", "mariadb", "openssl"])?;
-        let directory = tempfile::Builder::new().prefix("postroad-mariadb").tempdir().unwrap();
-        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let user = rustix::process::geteuid().is_root().then(mysql_user);
         let servers = (0..=replicas).map(|_| None).collect();
-        let mut cluster = Self { directory, user, ports: free_ports(1 + replicas), servers };
-        cluster.own(cluster.directory.path());
-        cluster.make_certificate();
+        let mut cluster = Self { home: Home::new("mysql"), ports: free_ports(1 + replicas), servers };
+        cluster.home.make_certificate();
         for node in 0..=replicas {
             cluster.install(node);
             cluster.launch(node);
@@ -54,14 +44,8 @@ impl Mariadb {
         Some(cluster)
     }
 
-    fn own(&self, path: &Path) {
-        if let Some((user, group)) = self.user {
-            std::os::unix::fs::chown(path, Some(user), Some(group)).unwrap();
-        }
-    }
-
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.home.path(name)
     }
 
     pub(crate) fn port(&self, node: usize) -> u16 {
@@ -76,9 +60,9 @@ impl Mariadb {
 
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new(name);
-        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").current_dir(self.directory.path());
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").current_dir(self.home.directory());
         command.stdin(Stdio::null());
-        if let Some((user, group)) = self.user {
+        if let Some((user, group)) = self.home.user {
             command.uid(user).gid(group);
         }
         command
@@ -90,18 +74,6 @@ impl Mariadb {
         install.args(["--skip-name-resolve", "--innodb-buffer-pool-size=16M"]);
         let output = install.arg(format!("--datadir={}", self.path(&format!("db-{node}")).display())).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    fn make_certificate(&self) {
-        fs::write(self.path("names"), "subjectAltName=DNS:localhost,IP:127.0.0.1\n").unwrap();
-        for arguments in [
-            "req -newkey rsa:2048 -nodes -x509 -keyout ca.key -out ca.pem -subj /CN=tests -days 2",
-            "req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=localhost",
-            "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt",
-        ] {
-            let output = self.program("openssl").args(arguments.split(' ')).output().unwrap();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        }
     }
 
     /// Starts the server of a node and waits until it answers.
@@ -195,12 +167,4 @@ impl Drop for Mariadb {
             }
         }
     }
-}
-
-/// The account that Debian's package makes.
-fn mysql_user() -> (u32, u32) {
-    let accounts = fs::read_to_string("/etc/passwd").unwrap();
-    let line = accounts.lines().find(|line| line.starts_with("mysql:")).expect("the package makes an account");
-    let fields: Vec<&str> = line.split(':').collect();
-    (fields[2].parse().unwrap(), fields[3].parse().unwrap())
 }

@@ -2,34 +2,26 @@
 
 use std::{
     fs,
-    net::TcpListener,
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::programs;
-
-/// How long anything may take on a loaded machine; nothing is measured by it.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
-/// The monitoring account's password.
-pub(crate) const MONITOR_PASSWORD: &str = "watching";
-/// The application's.
-pub(crate) const APPLICATION_PASSWORD: &str = "working";
+use super::{
+    programs,
+    servers::{APPLICATION_PASSWORD, Home, MONITOR_PASSWORD, free_ports, until},
+};
 
 /// What is needed of the machine.
 const PROGRAMS: [&str; 5] = ["initdb", "postgres", "pg_basebackup", "psql", "openssl"];
 
 /// A cluster; its servers end with it.
 pub(crate) struct Cluster {
-    directory: tempfile::TempDir,
+    home: Home,
     /// Where each of [`PROGRAMS`] is.
     programs: Vec<PathBuf>,
-    /// Whom the servers run as: they refuse to be root.
-    user: Option<(u32, u32)>,
     nodes: Vec<Node>,
     tls: bool,
     /// Where its first node is, if that is not on loopback.
@@ -79,25 +71,6 @@ impl Drop for Apart {
     }
 }
 
-/// Ports that nobody has now.
-pub(crate) fn free_ports(count: usize) -> Vec<u16> {
-    let sockets: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    sockets.iter().map(|socket| socket.local_addr().unwrap().port()).collect()
-}
-
-/// Waits until `done` says something.
-#[track_caller]
-pub(crate) fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(value) = done() {
-            return value;
-        }
-        assert!(began.elapsed() < PATIENCE, "{what} did not happen within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 impl Cluster {
     /// A primary `db-1` with `standbys` that stream from it, `db-2` and so on; none where PostgreSQL is not installed.
     #[track_caller]
@@ -121,14 +94,10 @@ impl Cluster {
     fn make(standbys: usize, tls: bool, apart: bool) -> Option<Self> {
         let programs = programs::find(&PROGRAMS)?;
         let apart = apart.then(Apart::make);
-        let directory = tempfile::Builder::new().prefix("postroad-pg").tempdir().unwrap();
-        let user = rustix::process::geteuid().is_root().then(postgres_user);
-        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let host = apart.as_ref().map_or("127.0.0.1", |apart| apart.far.as_str());
         let ports = free_ports(1 + standbys).into_iter();
         let nodes = ports.map(|port| Node { host: host.to_owned(), port, server: None }).collect();
-        let mut cluster = Self { directory, programs, user, nodes, tls, apart };
-        cluster.own(cluster.directory.path());
+        let mut cluster = Self { home: Home::new("postgres"), programs, nodes, tls, apart };
         cluster.make_primary();
         for standby in 1..=standbys {
             cluster.make_standby(standby);
@@ -138,14 +107,8 @@ impl Cluster {
         Some(cluster)
     }
 
-    fn own(&self, path: &Path) {
-        if let Some((user, group)) = self.user {
-            std::os::unix::fs::chown(path, Some(user), Some(group)).unwrap();
-        }
-    }
-
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.home.path(name)
     }
 
     pub(crate) fn data(&self, node: usize) -> PathBuf {
@@ -170,8 +133,8 @@ impl Cluster {
     fn program(&self, name: &str) -> Command {
         let place = PROGRAMS.iter().position(|program| *program == name).unwrap();
         let mut command = Command::new(&self.programs[place]);
-        command.env_clear().env("PATH", "/usr/bin:/bin").current_dir(self.directory.path()).stdin(Stdio::null());
-        if let Some((user, group)) = self.user {
+        command.env_clear().env("PATH", "/usr/bin:/bin").current_dir(self.home.directory()).stdin(Stdio::null());
+        if let Some((user, group)) = self.home.user {
             command.uid(user).gid(group);
         }
         command
@@ -202,25 +165,13 @@ impl Cluster {
         self.ask(0, "CREATE DATABASE shop OWNER application");
     }
 
-    /// A certificate of an authority of its own, in the data directory so that standbys copy it.
+    /// A certificate in the data directory, so that standbys copy it.
     fn make_certificate(&self, data: &Path) {
-        let ca = ["-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=tests", "-days", "2"];
-        let openssl = |arguments: &[&str]| {
-            let mut command = Command::new("/usr/bin/openssl");
-            command.current_dir(self.directory.path()).args(arguments).stdin(Stdio::null());
-            Self::run(&mut command);
-        };
-        let key = ["req", "-newkey", "rsa:2048", "-nodes"];
-        openssl(&[&key[..], &ca].concat());
-        openssl(&[&key[..], &["-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=localhost"]].concat());
-        fs::write(self.path("names"), "subjectAltName=DNS:localhost,IP:127.0.0.1\n").unwrap();
-        let sign =
-            "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt";
-        openssl(&sign.split(' ').collect::<Vec<_>>());
+        self.home.make_certificate();
         for name in ["server.key", "server.crt"] {
             fs::copy(self.path(name), data.join(name)).unwrap();
             fs::set_permissions(data.join(name), fs::Permissions::from_mode(0o600)).unwrap();
-            self.own(&data.join(name));
+            self.home.own(&data.join(name));
         }
     }
 
@@ -241,11 +192,11 @@ impl Cluster {
     /// Starts the server of a node and waits until it answers.
     pub(crate) fn launch(&mut self, node: usize) {
         let mut server = self.program("postgres");
-        if let (Some(apart), Some((user, group))) = (&self.apart, self.user) {
+        if let (Some(apart), Some((user, group))) = (&self.apart, self.home.user) {
             let (user, group) = (format!("--reuid={user}"), format!("--regid={group}"));
             let program = server.get_program().to_owned();
             server = Command::new("ip");
-            server.current_dir(self.directory.path()).stdin(Stdio::null());
+            server.current_dir(self.home.directory()).stdin(Stdio::null());
             server.args(["netns", "exec", &apart.name, "setpriv", &user, &group, "--clear-groups"]).arg(program);
         }
         server.arg("-D").arg(self.data(node));
@@ -329,7 +280,7 @@ impl Cluster {
         let before = fs::read_to_string(&file).unwrap_or_default();
         fs::write(&file, before + &primary).unwrap();
         fs::write(self.data(node).join("standby.signal"), "").unwrap();
-        self.own(&self.data(node).join("standby.signal"));
+        self.home.own(&self.data(node).join("standby.signal"));
         self.launch(node);
     }
 }
@@ -364,12 +315,4 @@ fn children(parent: u32) -> Vec<u32> {
         after_name.split_whitespace().nth(1) == Some(&parent.to_string())
     };
     numbers.filter(is_child).collect()
-}
-
-/// The account that Debian's package makes.
-fn postgres_user() -> (u32, u32) {
-    let accounts = fs::read_to_string("/etc/passwd").unwrap();
-    let line = accounts.lines().find(|line| line.starts_with("postgres:")).expect("the package makes an account");
-    let fields: Vec<&str> = line.split(':').collect();
-    (fields[2].parse().unwrap(), fields[3].parse().unwrap())
 }
