@@ -46,10 +46,13 @@ impl Network for SystemNetwork {
         })
     }
 
-    fn tcp_connect_from(&self, source: IpAddr, address: SocketAddr) -> Pending<TcpStream> {
+    fn tcp_connect_from(&self, source: Option<IpAddr>, address: SocketAddr) -> Pending<TcpStream> {
         Box::pin(async move {
             let connected = tcp::connect_from(source, address).await;
-            connected.map_err(|error| tried(&error, format_args!("connect from {source} to TCP {address}")))
+            connected.map_err(|error| match source {
+                Some(source) => tried(&error, format_args!("connect from {source} to TCP {address}")),
+                None => tried(&error, format_args!("connect to TCP {address}")),
+            })
         })
     }
 

@@ -452,10 +452,10 @@ impl Network for SimNetwork {
         Box::pin(async move { tcp::connect(&network, address) })
     }
 
-    fn tcp_connect_from(&self, source: IpAddr, address: SocketAddr) -> Pending<TcpStream> {
-        if source.is_loopback() || source == self.host.ip() {
+    fn tcp_connect_from(&self, source: Option<IpAddr>, address: SocketAddr) -> Pending<TcpStream> {
+        let Some(source) = source.filter(|source| !source.is_loopback() && *source != self.host.ip()) else {
             return self.tcp_connect(address);
-        }
+        };
         let foreign = io::Error::new(io::ErrorKind::AddrNotAvailable, format!("{source} is no address of this host"));
         Box::pin(std::future::ready(Err(foreign)))
     }

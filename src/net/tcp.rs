@@ -74,31 +74,43 @@ pub(super) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(halves(stream, address))
 }
 
-/// Connects from a local address.
-pub(super) async fn connect_from(source: IpAddr, address: SocketAddr) -> io::Result<TcpStream> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+/// Connects from a local address, without keepalives before the connection lasts: they are four calls.
+pub(super) async fn connect_from(source: Option<IpAddr>, address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = match source {
+        None => tokio::net::TcpStream::connect(address).await?,
+        Some(source) => {
+            let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+            option::bind_without_port(&socket)?;
+            socket.bind(SocketAddr::new(source, 0))?;
+            socket.connect(address).await?
+        }
     };
-    option::bind_without_port(&socket)?;
-    socket.bind(SocketAddr::new(source, 0))?;
-    let stream = socket.connect(address).await?;
-    prepare(&SockRef::from(&stream))?;
-    Ok(halves(stream, address))
+    stream.set_nodelay(true)?;
+    Ok(join(stream, address, false))
 }
 
 /// Sets what every connection has.
 fn prepare(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
+    keep_alive(socket)
+}
+
+fn keep_alive(socket: &Socket) -> io::Result<()> {
     let keepalive =
         TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES);
     socket.set_tcp_keepalive(&keepalive)
 }
 
 fn halves(stream: tokio::net::TcpStream, peer: SocketAddr) -> TcpStream {
+    join(stream, peer, true)
+}
+
+/// The halves of a connection, whose keepalives are set already or once it lasts.
+fn join(stream: tokio::net::TcpStream, peer: SocketAddr, kept_alive: bool) -> TcpStream {
     let stream = Arc::new(stream);
     let read = Box::new(ReadHalf(Arc::clone(&stream)));
-    TcpStream { peer, read, write: Box::new(WriteHalf { stream, ended: false, failure: None, failed: false }) }
+    let write = WriteHalf { stream, ended: false, kept_alive, failure: None, failed: false };
+    TcpStream { peer, read, write: Box::new(write) }
 }
 
 struct ReadHalf(Arc<tokio::net::TcpStream>);
@@ -144,6 +156,8 @@ struct WriteHalf {
     stream: Arc<tokio::net::TcpStream>,
     /// The end of file is on its way, or the connection is to end by a reset: its close needs nothing more.
     ended: bool,
+    /// Keepalives are set.
+    kept_alive: bool,
     /// Waits for the socket's error; made when somebody first asks.
     failure: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// It came.
@@ -169,6 +183,20 @@ impl TcpWrite for WriteHalf {
         let shut = SockRef::from(&*self.stream).shutdown(std::net::Shutdown::Write);
         self.ended |= shut.is_ok();
         Poll::Ready(shut)
+    }
+
+    fn poll_finish(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The close says it: all that was written goes out before, and nothing is unread that would make it a reset.
+        self.ended = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn lasts(&mut self) {
+        if !self.kept_alive {
+            self.kept_alive = true;
+            // A socket that is no longer connected needs none.
+            let _ = keep_alive(&SockRef::from(&*self.stream));
+        }
     }
 
     fn reset(&mut self) {

@@ -2,7 +2,7 @@
 //! with as many threads each, and how soon its write port follows a change of the primary.
 //!
 //! `cargo bench --bench database_balancer` measures everything; words choose of `connections`, `transactions`, `bulk`,
-//! `idle` and `failover`, and `quick` makes each step short. Figures are CPU time of each tool's processes, medians over
+//! `idle`, `failover` and `retries`, and `quick` makes each step short. Figures are CPU time of each tool's processes, medians over
 //! the rounds, and their ratios to the better of the two others in the same run.
 
 #[allow(dead_code, reason = "several tests share it, and none needs all of it")]
@@ -19,6 +19,11 @@ mod node;
 mod postgres;
 #[path = "../support/programs.rs"]
 mod programs;
+#[path = "database_balancer/retries.rs"]
+mod retries;
+#[allow(dead_code, reason = "several tests share it, and none needs all of it")]
+#[path = "../support/servers.rs"]
+mod servers;
 #[path = "database_balancer/steps.rs"]
 mod steps;
 #[allow(dead_code, reason = "several benches share it, and none needs all of it")]
@@ -32,7 +37,9 @@ use steps::Size;
 use support::report::Report;
 
 /// Everything that can be measured.
-const STEPS: [&str; 5] = ["connections", "transactions", "bulk", "idle", "failover"];
+const STEPS: [&str; 6] = ["connections", "transactions", "bulk", "idle", "failover", "retries"];
+/// What concerns the balancer alone.
+const OWN_STEPS: [&str; 2] = ["failover", "retries"];
 
 fn main() -> ExitCode {
     // `cargo bench` adds a flag of its own.
@@ -45,10 +52,7 @@ fn main() -> ExitCode {
     let chosen: Vec<&str> = STEPS.into_iter().filter(|step| words.iter().any(|word| word == step)).collect();
     let chosen = if chosen.is_empty() { STEPS.to_vec() } else { chosen };
     let mut report = Report::default();
-    let measured = steps::compare(&chosen, size, &mut report).and_then(|()| {
-        if chosen.contains(&"failover") { failover::measure(size.failovers, &mut report) } else { Ok(()) }
-    });
-    match measured {
+    match measure(&chosen, size, &mut report) {
         Ok(()) => {
             report.finish();
             ExitCode::SUCCESS
@@ -58,4 +62,17 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn measure(chosen: &[&str], size: Size, report: &mut Report) -> Result<(), String> {
+    if chosen.iter().any(|step| !OWN_STEPS.contains(step)) {
+        steps::compare(chosen, size, report)?;
+    }
+    if chosen.contains(&"failover") {
+        failover::measure(size.failovers, report)?;
+    }
+    if chosen.contains(&"retries") {
+        retries::measure(size.failovers, report)?;
+    }
+    Ok(())
 }

@@ -55,16 +55,38 @@ pub struct Bound {
     /// By which port it came.
     pub port: Port,
     /// Where it was led.
-    pub target: Target,
+    pub target: Arc<Target>,
     /// The generation of that choice.
     pub generation: u64,
 }
 
+/// A connection that was accepted.
+#[derive(Default)]
 struct Open {
-    bound: Bound,
+    /// Tells it from others in the same place.
+    serial: u64,
+    /// Its task, once that is known here.
+    task: Option<AbortHandle>,
+    bound: Option<Bound>,
     /// Bytes may flow: it counts as open to its node for good or bad.
     confirmed: bool,
-    end: Arc<Notify>,
+    /// It is to end as soon as its task is known.
+    ending: bool,
+}
+
+impl Open {
+    /// Where it was led, if bytes may flow there.
+    const fn flows(&self) -> Option<&Bound> {
+        if self.confirmed { self.bound.as_ref() } else { None }
+    }
+
+    /// Ends it, with a reset.
+    fn end(&mut self) {
+        self.ending = true;
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
 }
 
 #[derive(Default)]
@@ -75,16 +97,107 @@ struct OfNode {
     counted: u64,
 }
 
+/// Connections in places that are used again, so that thousands of short ones cost no more than a look each.
+#[derive(Default)]
+struct Slots {
+    all: Vec<Option<Open>>,
+    free: Vec<usize>,
+    /// Connections so far.
+    last: u64,
+}
+
+impl Slots {
+    const fn len(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+
+    fn add(&mut self) -> (usize, u64) {
+        self.last += 1;
+        let open = Some(Open { serial: self.last, ..Open::default() });
+        let number = self.free.pop().unwrap_or(self.all.len());
+        match self.all.get_mut(number) {
+            Some(slot) => *slot = open,
+            None => self.all.push(open),
+        }
+        (number, self.last)
+    }
+
+    fn get(&mut self, number: usize) -> Option<&mut Open> {
+        self.all.get_mut(number)?.as_mut()
+    }
+
+    fn remove(&mut self, number: usize) -> Option<Open> {
+        let open = self.all.get_mut(number)?.take()?;
+        self.free.push(number);
+        if self.len() == 0 {
+            // What a rush of connections has taken is given back.
+            (self.all, self.free) = (Vec::new(), Vec::new());
+        }
+        Some(open)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Open> {
+        self.all.iter().flatten()
+    }
+}
+
+/// Whether bytes of a write connection may flow to another node than `but`.
+fn writes_elsewhere(open: &Open, but: Option<&str>) -> bool {
+    open.flows().is_some_and(|bound| bound.port == Port::Rw && Some(bound.target.node.as_str()) != but)
+}
+
 #[derive(Default)]
 struct Inner {
     routing: Routing,
-    open: BTreeMap<u64, Open>,
+    /// The targets of the routing, shared by all that are led there.
+    targets: BTreeMap<String, Arc<Target>>,
+    slots: Slots,
     nodes: BTreeMap<String, OfNode>,
-    last_reader: Option<String>,
+    last_reader: Option<Arc<Target>>,
     rw: Totals,
     ro: Totals,
-    next: u64,
-    tasks: BTreeMap<u64, Option<AbortHandle>>,
+}
+
+impl Inner {
+    const fn totals(&mut self, port: Port) -> &mut Totals {
+        match port {
+            Port::Rw => &mut self.rw,
+            Port::Ro => &mut self.ro,
+        }
+    }
+
+    /// Shares a target with all that are led there.
+    fn share(&mut self, target: Target) -> Arc<Target> {
+        let shared = Arc::new(target);
+        self.targets.insert(shared.node.clone(), Arc::clone(&shared));
+        shared
+    }
+
+    /// A connection was led to the node, and counts there.
+    fn count(&mut self, port: Port, target: &Target) {
+        match self.nodes.get_mut(&target.node) {
+            Some(of) => *of.counts.of(port) += 1,
+            None => *self.nodes.entry(target.node.clone()).or_default().counts.of(port) += 1,
+        }
+    }
+
+    /// It counts there no more.
+    fn discount(&mut self, bound: &Bound) {
+        let node = &bound.target.node;
+        let unused = self.nodes.get_mut(node).is_some_and(|of| {
+            let count = of.counts.of(bound.port);
+            *count = count.saturating_sub(1);
+            of.counted = of.counted.min(of.counts.all());
+            of.counts.all() == 0
+        });
+        // Nodes that left the list are forgotten with their last connection.
+        let led = |target: &Target| target.node == *node;
+        let listed =
+            self.routing.write.as_ref().is_ok_and(led) || self.routing.readers.iter().any(|reader| led(&reader.target));
+        if unused && !listed {
+            self.nodes.remove(node);
+        }
+    }
 }
 
 /// The open connections of one balancer.
@@ -97,7 +210,7 @@ pub struct Connections {
 
 impl std::fmt::Debug for Connections {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Connections({} open)", lock(&self.inner).tasks.len())
+        write!(f, "Connections({} open)", lock(&self.inner).slots.len())
     }
 }
 
@@ -121,49 +234,15 @@ impl Connections {
                 of.counted = of.counts.all();
             }
         }
+        inner.targets.clear();
         inner.routing = routing;
     }
 
-    /// Ends the write connections to all nodes but `but`; returns how many.
+    /// Ends the write connections to all nodes but `but`, with a reset; returns how many.
     pub(super) fn close_writes(&self, but: Option<&str>) -> usize {
-        let inner = lock(&self.inner);
-        let old = inner.open.values().filter(|open| {
-            open.confirmed && open.bound.port == Port::Rw && Some(open.bound.target.node.as_str()) != but
-        });
-        old.inspect(|open| open.end.notify_one()).count()
-    }
-
-    /// Chooses a node that was not `tried`; the choice counts as open from now on, so that a burst spreads (DB-4).
-    pub(super) fn choose(self: &Arc<Self>, port: Port, tried: &BTreeSet<String>) -> Result<Ticket, NoNode> {
         let mut inner = lock(&self.inner);
-        let load = |node: &str| {
-            let of = inner.nodes.get(node);
-            let open = of.map_or(0, |of| of.counts.all());
-            Load { open, since: open.saturating_sub(of.map_or(0, |of| of.counted)) }
-        };
-        let target = match port {
-            Port::Rw => inner.routing.choose_write(tried)?.clone(),
-            Port::Ro => inner.routing.choose_read(load, inner.last_reader.as_deref(), tried)?.clone(),
-        };
-        if port == Port::Ro {
-            inner.last_reader = Some(target.node.clone());
-        }
-        *inner.nodes.entry(target.node.clone()).or_default().counts.of(port) += 1;
-        let number = inner.next;
-        inner.next += 1;
-        let end = Arc::new(Notify::new());
-        let bound = Bound { port, target: target.clone(), generation: inner.routing.generation };
-        inner.open.insert(number, Open { bound, confirmed: false, end: Arc::clone(&end) });
-        Ok(Ticket { table: Arc::clone(self), number, port, target, end })
-    }
-
-    /// Counts a connection for which there was no node.
-    pub(super) fn refuse(&self, port: Port) {
-        let mut inner = lock(&self.inner);
-        match port {
-            Port::Rw => inner.rw.refused += 1,
-            Port::Ro => inner.ro.refused += 1,
-        }
+        let old = inner.slots.all.iter_mut().flatten().filter(|open| writes_elsewhere(open, but));
+        old.map(Open::end).count()
     }
 
     /// What passed each port: rw, ro.
@@ -181,16 +260,13 @@ impl Connections {
     /// Write connections that are still open to what is no longer the primary (DB-22).
     pub fn old_writes(&self) -> usize {
         let inner = lock(&self.inner);
-        let primary = inner.routing.write.as_ref().ok().map(|target| &target.node);
-        let old =
-            |open: &&Open| open.confirmed && open.bound.port == Port::Rw && Some(&open.bound.target.node) != primary;
-        inner.open.values().filter(old).count()
+        let primary = inner.routing.write.as_ref().ok().map(|target| target.node.as_str());
+        inner.slots.iter().filter(|open| writes_elsewhere(open, primary)).count()
     }
 
     /// The connections over which bytes may flow.
     pub fn bound(&self) -> Vec<Bound> {
-        let inner = lock(&self.inner);
-        inner.open.values().filter(|open| open.confirmed).map(|open| open.bound.clone()).collect()
+        lock(&self.inner).slots.iter().filter_map(Open::flows).cloned().collect()
     }
 
     /// The last decision.
@@ -217,96 +293,115 @@ impl Connections {
     }
 
     fn has_room(&self) -> bool {
-        lock(&self.inner).tasks.len() < self.capacity
+        lock(&self.inner).slots.len() < self.capacity
     }
 
-    /// Runs the task of a connection; it takes room until it ends.
-    pub(super) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
-        let number = {
-            let mut inner = lock(&self.inner);
-            let number = inner.next;
-            inner.next += 1;
-            inner.tasks.insert(number, None);
-            number
-        };
-        let place = Place { table: Arc::clone(self), number };
-        let task = tokio::spawn(async move {
-            let _place = place;
-            task.await;
-        });
-        // A task that has already ended has left.
-        if let Some(listed) = lock(&self.inner).tasks.get_mut(&number) {
-            *listed = Some(task.abort_handle());
+    /// Runs the task of a connection, which is given its place and takes room until it gives that back.
+    pub(super) fn spawn<T>(self: &Arc<Self>, task: impl FnOnce(Place) -> T)
+    where
+        T: Future<Output = ()> + Send + 'static,
+    {
+        let (number, serial) = lock(&self.inner).slots.add();
+        let running = tokio::spawn(task(Place { table: Arc::clone(self), number }));
+        // One that has already ended has given its place back, and another may have it.
+        if let Some(open) = lock(&self.inner).slots.get(number).filter(|open| open.serial == serial) {
+            open.task = Some(running.abort_handle());
+            if open.ending {
+                running.abort();
+            }
         }
     }
 
     /// Ends every connection at once, with a reset: the balancer stops.
     pub(super) fn abort(&self) {
-        let tasks: Vec<_> = lock(&self.inner).tasks.values().flatten().cloned().collect();
-        for task in tasks {
-            task.abort();
-        }
+        lock(&self.inner).slots.all.iter_mut().flatten().for_each(Open::end);
     }
 }
 
-/// The room that a connection's task takes.
-struct Place {
+/// The place that a connection has until this is dropped.
+pub(super) struct Place {
     table: Arc<Connections>,
-    number: u64,
+    number: usize,
+}
+
+impl Place {
+    /// Chooses a node that was not `tried`; the choice counts as open from now on, so that a burst spreads (DB-4). One
+    /// that was made before counts no more.
+    pub(super) fn choose(&self, port: Port, tried: &BTreeSet<String>) -> Result<Arc<Target>, NoNode> {
+        let mut guard = lock(&self.table.inner);
+        let inner = &mut *guard;
+        if let Some(before) = inner.slots.get(self.number).and_then(|open| open.bound.take()) {
+            inner.discount(&before);
+        }
+        let nodes = &inner.nodes;
+        let load = |node: &str| {
+            let of = nodes.get(node);
+            let open = of.map_or(0, |of| of.counts.all());
+            Load { open, since: open.saturating_sub(of.map_or(0, |of| of.counted)) }
+        };
+        let last = inner.last_reader.as_ref().map(|target| target.node.as_str());
+        let target = match port {
+            Port::Rw => inner.routing.choose_write(tried)?,
+            Port::Ro => inner.routing.choose_read(load, last, tried)?,
+        };
+        let target = match inner.targets.get(&target.node) {
+            Some(known) if **known == *target => Arc::clone(known),
+            _ => {
+                let target = target.clone();
+                inner.share(target)
+            }
+        };
+        if port == Port::Ro {
+            inner.last_reader = Some(Arc::clone(&target));
+        }
+        inner.count(port, &target);
+        let generation = inner.routing.generation;
+        if let Some(open) = inner.slots.get(self.number) {
+            open.bound = Some(Bound { port, target: Arc::clone(&target), generation });
+        }
+        Ok(target)
+    }
+
+    /// Whether the last choice still holds; from here on the connection is ended if it ceases to (DB-22).
+    pub(super) fn confirm(&self) -> bool {
+        let mut guard = lock(&self.table.inner);
+        let inner = &mut *guard;
+        let generation = inner.routing.generation;
+        let Some(open) = inner.slots.get(self.number) else { return false };
+        let Some(bound) = open.bound.as_mut() else { return false };
+        if !inner.routing.still_holds(bound.port, &bound.target) {
+            return false;
+        }
+        bound.generation = generation;
+        open.confirmed = true;
+        let port = bound.port;
+        inner.totals(port).passed += 1;
+        true
+    }
+
+    /// Counts a connection for which there was no node.
+    pub(super) fn refuse(&self, port: Port) {
+        let mut inner = lock(&self.table.inner);
+        inner.totals(port).refused += 1;
+        if let Some(bound) = inner.slots.get(self.number).and_then(|open| open.bound.take()) {
+            inner.discount(&bound);
+        }
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        lock(&self.table.inner).tasks.remove(&self.number);
-        // Both ports may wait.
-        self.table.freed.notify_waiters();
-    }
-}
-
-/// A connection that was led to a node; it counts there until this is dropped.
-pub(super) struct Ticket {
-    table: Arc<Connections>,
-    number: u64,
-    port: Port,
-    pub(super) target: Target,
-    end: Arc<Notify>,
-}
-
-impl Ticket {
-    /// Whether the choice still holds; from here on the connection is ended if it ceases to (DB-22).
-    pub(super) fn confirm(&self) -> bool {
-        let mut inner = lock(&self.table.inner);
-        let generation = inner.routing.generation;
-        let holds = inner.routing.still_holds(self.port, &self.target);
-        let Some(open) = inner.open.get_mut(&self.number).filter(|_| holds) else { return false };
-        open.confirmed = true;
-        open.bound.generation = generation;
-        match self.port {
-            Port::Rw => inner.rw.passed += 1,
-            Port::Ro => inner.ro.passed += 1,
-        }
-        true
-    }
-
-    /// Completes when the connection is to end.
-    pub(super) async fn ended(&self) {
-        self.end.notified().await;
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        let mut inner = lock(&self.table.inner);
-        inner.open.remove(&self.number);
-        let unused = inner.nodes.get_mut(&self.target.node).is_some_and(|of| {
-            let count = of.counts.of(self.port);
-            *count = count.saturating_sub(1);
-            of.counted = of.counted.min(of.counts.all());
-            of.counts.all() == 0
-        });
-        // Nodes that left the list are forgotten with their last connection.
-        if unused && !inner.routing.readers.iter().any(|reader| reader.target.node == self.target.node) {
-            inner.nodes.remove(&self.target.node);
+        let full = {
+            let mut inner = lock(&self.table.inner);
+            let full = inner.slots.len() >= self.table.capacity;
+            if let Some(bound) = inner.slots.remove(self.number).and_then(|open| open.bound) {
+                inner.discount(&bound);
+            }
+            full
+        };
+        if full {
+            // Both ports may wait.
+            self.table.freed.notify_waiters();
         }
     }
 }

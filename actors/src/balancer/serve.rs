@@ -1,7 +1,7 @@
 //! One connection of the balancer: a node is chosen, opened and confirmed, and then bytes pass, or the client is told why
 //! not. Also the loop that accepts them.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 
 use postroad_cluster::{
     balancer::{
@@ -12,18 +12,17 @@ use postroad_cluster::{
     },
     time::Moment,
 };
-use postroad_transport::{
-    network::{TcpListener, TcpStream},
-    proxy_header,
-    refusal::refuse,
-};
+use postroad_transport::{network::TcpStream, proxy_header, refusal::refuse, splice::Splice};
 
-use super::{Shared, connections::Ticket};
+use super::{Shared, connections::Place, door::Door};
 use crate::ports::sleep;
 
 /// Takes connections for as long as the balancer lives. Without room it pauses: whoever waits then waits in the kernel,
 /// and descriptors stay for probes and the admin port (DB-33).
-pub(super) async fn accept(shared: Arc<Shared>, port: Port, listener: Arc<dyn TcpListener>) {
+pub(super) async fn accept(shared: Arc<Shared>, door: Arc<Door>) {
+    let port = door.port;
+    let listener = door.opened(&shared).await;
+    let here = door.address();
     let mut said: Option<Moment> = None;
     let mut may_say = |shared: &Shared| {
         let now = shared.clock.now();
@@ -42,7 +41,10 @@ pub(super) async fn accept(shared: Arc<Shared>, port: Port, listener: Arc<dyn Tc
             room.await;
         }
         match listener.accept().await {
-            Ok(client) => shared.connections.spawn(serve(Arc::clone(&shared), port, client)),
+            Ok(client) => {
+                let of = Arc::clone(&shared);
+                shared.connections.spawn(|place| serve(of, place, port, here, client));
+            }
             Err(error) => {
                 if may_say(&shared) {
                     tracing::warn!(port = port.word(), %error, "cannot accept a connection: accepting pauses");
@@ -54,68 +56,79 @@ pub(super) async fn accept(shared: Arc<Shared>, port: Port, listener: Arc<dyn Tc
     }
 }
 
-async fn serve(shared: Arc<Shared>, port: Port, mut client: TcpStream) {
-    let mut peer = client.peer;
-    if shared.proxy_protocol_from.contains(peer.ip()) {
-        // In a box, so that the task of an open connection is no larger for it.
-        let header = Box::pin(proxy_header::read(&mut client, &*shared.clock)).await;
-        match header {
-            Ok(header) => peer = header.client(peer),
-            Err(refused) => {
-                shared.connections.refuse(port);
-                tracing::debug!(port = port.word(), %peer, "a connection was reset: {refused}");
-                return;
-            }
-        }
-    }
-    let (ticket, node) = match lead(&shared, port).await {
-        Ok(led) => led,
-        Err(why) => {
-            shared.connections.refuse(port);
-            tracing::debug!(port = port.word(), %peer, %why, "refused");
-            let refusal = Refusal::new(shared.protocol, port, shared.language);
-            refuse(client, refusal, &*shared.clock).await;
-            return;
-        }
-    };
-    let first = if shared.proxy_protocol {
-        let destination = if port == Port::Rw { shared.rw } else { shared.ro.unwrap_or(shared.rw) };
-        Header::Proxied { source: peer, destination }.encode()
-    } else {
-        Vec::new()
-    };
-    tokio::select! {
-        biased;
-        // Dropping the path resets both sides: the client sees a lost connection and comes back (DB-23).
-        () = ticket.ended() => {}
-        spliced = shared.splicer.splice(client, node, first) => {
-            tracing::debug!(port = port.word(), %peer, node = ticket.target.node, end = %spliced.end, "ended");
-        }
+/// The whole life of one connection; `here` is the address that it came to. What lives only until the path stands is in
+/// a box of its own, so that the tasks of open connections, which may be tens of thousands, are no larger for it. One
+/// that is to end is aborted: dropping the path resets both sides, and the client sees a lost connection and comes back
+/// (DB-23).
+fn serve(
+    shared: Arc<Shared>,
+    place: Place,
+    port: Port,
+    here: SocketAddr,
+    client: TcpStream,
+) -> impl Future<Output = ()> + Send + 'static {
+    let opening = Box::pin(open(shared, place, port, here, client));
+    async move {
+        let Some((place, path)) = opening.await else { return };
+        let spliced = path.await;
+        tracing::debug!(port = port.word(), end = %spliced.end, "ended");
+        drop(place);
     }
 }
 
+/// The path to a node; nothing for a connection that was refused.
+async fn open(
+    shared: Arc<Shared>,
+    place: Place,
+    port: Port,
+    here: SocketAddr,
+    mut client: TcpStream,
+) -> Option<(Place, Splice)> {
+    let mut peer = client.peer;
+    if shared.setup.proxy_protocol_from.contains(peer.ip()) {
+        match proxy_header::read(&mut client, &*shared.clock).await {
+            Ok(header) => peer = header.client(peer),
+            Err(refused) => {
+                place.refuse(port);
+                tracing::debug!(port = port.word(), %peer, "a connection was reset: {refused}");
+                return None;
+            }
+        }
+    }
+    let node = match lead(&shared, &place, port).await {
+        Ok(node) => node,
+        Err(why) => {
+            place.refuse(port);
+            tracing::debug!(port = port.word(), %peer, %why, "refused");
+            let refusal = Refusal::new(shared.setup.protocol, port, shared.setup.language);
+            refuse(client, refusal, &*shared.clock).await;
+            return None;
+        }
+    };
+    tracing::debug!(port = port.word(), %peer, node = %node.peer, "led");
+    let header = Header::Proxied { source: peer, destination: here };
+    let first = if shared.setup.proxy_protocol { header.encode() } else { Vec::new() };
+    Some((place, shared.splicer.splice(client, node, first)))
+}
+
 /// Chooses a node and opens a connection to it; the next one where that fails (DB-6). The client has seen nothing yet.
-async fn lead(shared: &Arc<Shared>, port: Port) -> Result<(Ticket, TcpStream), NoNode> {
+async fn lead(shared: &Shared, place: &Place, port: Port) -> Result<TcpStream, NoNode> {
     let mut tried = BTreeSet::new();
     for _ in 0..CONNECT_TRIES_MAX {
-        let ticket = shared.connections.choose(port, &tried)?;
-        let address = ticket.target.address;
-        let connecting = match shared.source {
-            Some(source) => shared.network.tcp_connect_from(source, address),
-            None => shared.network.tcp_connect(address),
-        };
+        let target = place.choose(port, &tried)?;
+        let connecting = shared.network.tcp_connect_from(shared.setup.source, target.address);
         let connected = tokio::select! {
             biased;
             connected = connecting => connected.map_err(|error| error.to_string()),
             () = sleep(&*shared.clock, CONNECT_WAIT) => Err("it swallowed the connection".to_owned()),
         };
         match connected {
-            Ok(node) if ticket.confirm() => return Ok((ticket, node)),
+            Ok(node) if place.confirm() => return Ok(node),
             // Something else was decided meanwhile, so it is chosen anew.
             Ok(_) => {}
             Err(error) => {
-                tracing::debug!(node = ticket.target.node, error, "could not connect");
-                tried.insert(ticket.target.node.clone());
+                tracing::debug!(node = target.node, error, "could not connect");
+                tried.insert(target.node.clone());
             }
         }
     }

@@ -69,6 +69,13 @@ pub trait TcpWrite: Send + 'static {
     fn poll_write(&mut self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>>;
     /// Sends the end of file after what was written (half-close).
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// The same where the peer's end of file was read and the connection is dropped next: a port whose close says it
+    /// saves itself a call.
+    fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_shutdown(context)
+    }
+    /// The connection has stood for some seconds: what only such ones need, keepalives, is seen to if it was not before.
+    fn lasts(&mut self) {}
     /// Makes the close of this connection a reset (`SO_LINGER` 0).
     fn reset(&mut self);
     /// Ready when the peer has reset the connection or it failed otherwise; pending on a clean half-close. It lets
@@ -117,8 +124,9 @@ pub trait Network: Send + Sync + fmt::Debug + 'static {
     fn tcp_listen(&self, address: SocketAddr) -> io::Result<Arc<dyn TcpListener>>;
     /// Connects to a TCP address. The caller bounds the wait.
     fn tcp_connect(&self, address: SocketAddr) -> Pending<TcpStream>;
-    /// Connects to a TCP address from a local address of the caller's choice.
-    fn tcp_connect_from(&self, source: IpAddr, address: SocketAddr) -> Pending<TcpStream>;
+    /// The same from a local address of the caller's choice, for connections that may be many and short: what only long
+    /// ones need is left to [`TcpWrite::lasts`].
+    fn tcp_connect_from(&self, source: Option<IpAddr>, address: SocketAddr) -> Pending<TcpStream>;
     /// A pipe that halves of this network fill and drain; `None` where bytes have to be copied, or while the pool has
     /// no more.
     fn pipe(&self) -> Option<Pipe> {

@@ -141,6 +141,7 @@ impl Splicer {
             up: Direction::new(first),
             down: Direction::new(Vec::new()),
             watched: None,
+            begun: false,
             shared: Arc::clone(&self.0),
             done: false,
         }
@@ -163,6 +164,8 @@ pub struct Splice {
     down: Direction,
     /// Present while something may have to be given up.
     watched: Option<Watched>,
+    /// It was watched before.
+    begun: bool,
     shared: Arc<Shared>,
     done: bool,
 }
@@ -216,9 +219,9 @@ impl Splice {
                 Broken::Writing(kind) => SpliceEnd::Reset(to, kind),
             }
         };
-        let upward = up.carry(context, &mut *client.read, &mut *node.write, network);
+        let upward = up.carry(context, (&mut *client.read, &mut *node.write), network, down.is_ended());
         upward.map_err(broken(Side::Client, Side::Node))?;
-        let downward = down.carry(context, &mut *node.read, &mut *client.write, network);
+        let downward = down.carry(context, (&mut *node.read, &mut *client.write), network, up.is_ended());
         downward.map_err(broken(Side::Node, Side::Client))?;
         if up.is_ended() && down.is_ended() {
             return Ok(Poll::Ready(()));
@@ -238,8 +241,10 @@ impl Splice {
         let bytes = self.up.bytes + self.down.bytes;
         let half_closed = self.up.is_ended() || self.down.is_ended();
         let Some(watched) = &mut self.watched else {
-            // A path that carried nothing has nothing unanswered that it did not have before.
-            if half_closed || bytes != carried_before {
+            // A path that carried nothing has nothing unanswered that it did not have before. Each is looked at once, to
+            // see that it lasts.
+            if half_closed || bytes != carried_before || !self.begun {
+                self.begun = true;
                 let now = self.shared.clock.now();
                 let waker = context.waker().clone();
                 let (place, look) = self.shared.watch.enter(waker.clone());
@@ -257,6 +262,8 @@ impl Splice {
         }
         let now = self.shared.clock.now();
         watched.look = watch.looks();
+        self.client.write.lasts();
+        self.node.write.lasts();
         if bytes != watched.bytes {
             watched.bytes = bytes;
             watched.silent_since = now;

@@ -73,7 +73,7 @@ const DATABASE: [&str; 3] = ["--host=127.0.0.1", "--username=application", "shop
 
 fn pgbench(program: &Path, port: u16, arguments: &[String]) -> Result<String, String> {
     let mut command = Command::new(program);
-    command.env("PGPASSWORD", super::postgres::APPLICATION_PASSWORD).arg(format!("--port={port}"));
+    command.env("PGPASSWORD", super::servers::APPLICATION_PASSWORD).arg(format!("--port={port}"));
     let output = command.args(arguments).args(DATABASE).output().map_err(|error| error.to_string())?;
     if !output.status.success() {
         return Err(format!("pgbench: {}", String::from_utf8_lossy(&output.stderr)));

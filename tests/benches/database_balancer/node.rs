@@ -4,7 +4,10 @@
 use std::{
     io::{self, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -15,6 +18,8 @@ pub(crate) struct Says {
     pub(crate) id: String,
     pub(crate) epoch: u64,
     pub(crate) primary: bool,
+    /// The ids of the nodes that stream from it.
+    pub(crate) replicas: String,
     /// It takes connections and answers nothing.
     pub(crate) silent: bool,
 }
@@ -24,10 +29,11 @@ pub(crate) struct Says {
 pub(crate) struct Node {
     pub(crate) address: SocketAddr,
     pub(crate) says: Arc<Mutex<Says>>,
+    closed: Arc<AtomicBool>,
 }
 
 /// The probe that these nodes answer, for the configuration.
-pub(crate) const CUSTOM: &str = "[custom]\nprotocol = \"postgres\"\nquery = \"SELECT who\"\n";
+pub(crate) const CUSTOM: &str = "[custom]\nprotocol = \"postgres\"\nquery = \"SELECT who\"\nreplicas = \"replicas\"\n";
 
 /// The stack of a connection's thread: its buffer is on the heap.
 const STACK_BYTES: usize = 64 << 10;
@@ -37,11 +43,14 @@ impl Node {
     pub(crate) fn start(id: &str, primary: bool) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
-        let says = Says { id: id.to_owned(), epoch: 1, primary, silent: false };
-        let node = Self { address, says: Arc::new(Mutex::new(says)) };
-        let says = Arc::clone(&node.says);
+        let says = Says { id: id.to_owned(), epoch: 1, primary, replicas: String::new(), silent: false };
+        let node = Self { address, says: Arc::new(Mutex::new(says)), closed: Arc::default() };
+        let (says, closed) = (Arc::clone(&node.says), Arc::clone(&node.closed));
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
+                if closed.load(Ordering::Relaxed) {
+                    return;
+                }
                 let says = Arc::clone(&says);
                 // An error is the other side's end.
                 let serve = move || drop(serve(&stream, &says));
@@ -49,6 +58,14 @@ impl Node {
             }
         });
         Ok(node)
+    }
+
+    /// Stops listening; connections that are open, such as a probe's, stay.
+    pub(crate) fn close_door(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        while TcpStream::connect(self.address).is_ok() {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub(crate) fn set(&self, change: impl FnOnce(&mut Says)) {
@@ -131,7 +148,7 @@ fn probe(mut stream: &TcpStream, says: &Mutex<Says>) -> io::Result<()> {
 fn answer(says: &Says) -> Vec<u8> {
     let epoch = says.epoch.to_string();
     let role = if says.primary { "PRIMARY" } else { "SECONDARY" };
-    let row = [("identity", says.id.as_str()), ("epoch", &epoch), ("role", role)];
+    let row = [("identity", says.id.as_str()), ("epoch", &epoch), ("role", role), ("replicas", &says.replicas)];
     let mut names = (row.len() as u16).to_be_bytes().to_vec();
     let mut values = names.clone();
     for (name, value) in row {

@@ -71,9 +71,6 @@ fn idle_connections(wanted: usize) -> usize {
 
 /// Measures the chosen steps of every tool, and compares.
 pub(crate) fn compare(chosen: &[&str], size: Size, report: &mut Report) -> Result<(), String> {
-    if chosen == ["failover"] {
-        return Ok(());
-    }
     let directory = tempfile::tempdir().map_err(|error| format!("no directory: {error}"))?;
     let node = Node::start("n1", true).map_err(|error| format!("no node: {error}"))?;
     let pgbench = if chosen.contains(&"transactions") { program("pgbench")? } else { None };

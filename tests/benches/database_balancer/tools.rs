@@ -6,7 +6,7 @@ use std::{fs, net::SocketAddr, path::Path, process::Command, time::Duration};
 use crate::{
     balancer::Balancer,
     node::{self, Node},
-    postgres::MONITOR_PASSWORD,
+    servers::MONITOR_PASSWORD,
     support::process::{Process, ports, program},
 };
 

@@ -66,20 +66,21 @@ impl Direction {
         matches!(self.held, Held::Nothing)
     }
 
-    /// Moves bytes until there are none, the other side takes none, or others must have their turn.
+    /// Moves bytes until there are none, the other side takes none, or others must have their turn. `last` says that the
+    /// other direction has ended, so that the path ends with this one.
     pub(super) fn carry(
         &mut self,
         context: &mut Context<'_>,
-        read: &mut dyn TcpRead,
-        write: &mut dyn TcpWrite,
+        (read, write): (&mut dyn TcpRead, &mut dyn TcpWrite),
         network: &dyn Network,
+        last: bool,
     ) -> Result<(), Broken> {
         let enough = self.bytes + SPLICE_TURN_BYTES;
         loop {
             let moved = match self.held {
                 Held::Ended => return Ok(()),
                 Held::Nothing => self.take(context, read, write, network),
-                Held::Bytes(..) | Held::Piped(_) | Held::End => self.give(context, write),
+                Held::Bytes(..) | Held::Piped(_) | Held::End => self.give(context, write, last),
             };
             match moved {
                 Poll::Pending => return Ok(()),
@@ -94,7 +95,7 @@ impl Direction {
     }
 
     /// Writes what is held.
-    fn give(&mut self, context: &mut Context<'_>, write: &mut dyn TcpWrite) -> Poll<Result<(), Broken>> {
+    fn give(&mut self, context: &mut Context<'_>, write: &mut dyn TcpWrite, last: bool) -> Poll<Result<(), Broken>> {
         let written = match &mut self.held {
             Held::Bytes(bytes, from) => {
                 let written = ready!(write.poll_write(context, &[IoSlice::new(&bytes[*from..])]));
@@ -113,7 +114,8 @@ impl Direction {
                 written
             }
             Held::End => {
-                ready!(write.poll_shutdown(context)).map_err(|error| writing(&error))?;
+                let ended = if last { write.poll_finish(context) } else { write.poll_shutdown(context) };
+                ready!(ended).map_err(|error| writing(&error))?;
                 self.held = Held::Ended;
                 return Poll::Ready(Ok(()));
             }
