@@ -5,9 +5,10 @@
 //! - [`client`]: how a command asks
 //! - `route`: method and path to handler
 //! - `console`: the pages of the console as JSON, of this node and of others
-//! - `control`, `links`, `nodes`, `relays`, `settings`, `tokens`, `leave`, `status`: the handlers
+//! - `balancers`, `control`, `links`, `nodes`, `relays`, `settings`, `tokens`, `leave`, `status`: the handlers
 //! - [`view`]: what lists and single things look like in JSON
 
+mod balancers;
 pub mod client;
 mod console;
 mod control;

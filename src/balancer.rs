@@ -1,9 +1,11 @@
 //! The database balancer as a program: its configuration, the real probes, the admin port, its life from start to stop.
+//! [`role`] has what it takes as a role of a node.
 
 pub mod admin;
 pub mod config;
 mod keys;
 pub mod probe;
+pub mod role;
 
 use std::{
     io,
@@ -11,12 +13,12 @@ use std::{
     sync::Arc,
 };
 
-use postroad_actors::balancer::{self, BalancerHandle, Options};
+use postroad_actors::balancer::{self, BalancerHandle, Options, Setup};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::{
-    config::{Config, PASSWORD_VARIABLE},
+    config::{Config, List, PASSWORD_VARIABLE},
     probe::SystemProbes,
 };
 use crate::{
@@ -38,12 +40,41 @@ const DESCRIPTORS_PER_NODE: u64 = 6;
 /// The network's pipes take at most so much of all descriptors.
 const DESCRIPTORS_PIPES_SHARE: u64 = 16;
 
-/// Reads the configuration at `path`, with the password of the environment.
+/// The monitoring account's password by the environment.
+fn password() -> Option<String> {
+    std::env::var(PASSWORD_VARIABLE).ok().filter(|password| !password.is_empty())
+}
+
+/// Reads the configuration at `path` of a balancer that stands alone, with the password of the environment.
 ///
 /// # Errors
 /// When it cannot be read or is wrong.
 pub fn load(path: &Path) -> Result<Config, Failure> {
-    config::load(path, std::env::var(PASSWORD_VARIABLE).ok().filter(|password| !password.is_empty()))
+    load_with(path, List::Own)
+}
+
+/// Reads the configuration at `path` of a balancer with or without a list of nodes of its own.
+///
+/// # Errors
+/// When it cannot be read or is wrong.
+pub fn load_with(path: &Path, list: List) -> Result<Config, Failure> {
+    config::load(path, list, password())
+}
+
+/// What a balancer is on its host, of at most so many connections at once.
+fn setup(config: Config, capacity: usize) -> Setup {
+    Setup {
+        protocol: config.probe.engine.protocol(),
+        probes: Arc::new(SystemProbes::new(config.probe)),
+        settings: config.settings,
+        rw: config.rw,
+        ro: config.ro,
+        source: config.source,
+        proxy_protocol: config.proxy_protocol,
+        proxy_protocol_from: config.proxy_protocol_from,
+        language: config.language,
+        capacity,
+    }
 }
 
 /// Runs the balancer of the configuration at `path` in the foreground until a signal. `log` goes before its `log_file`.
@@ -88,17 +119,8 @@ async fn live(path: &Path, config: Config) -> Result<(), Failure> {
         clock: Arc::new(clock),
         entropy: Arc::new(SystemEntropy),
         network: Arc::new(SystemNetwork::default()),
-        protocol: config.probe.engine.protocol(),
-        probes: Arc::new(SystemProbes::new(config.probe)),
-        settings: config.settings,
-        nodes: config.nodes,
-        rw: config.rw,
-        ro: config.ro,
-        source: config.source,
-        proxy_protocol: config.proxy_protocol,
-        proxy_protocol_from: config.proxy_protocol_from,
-        language: config.language,
-        capacity,
+        nodes: config.nodes.clone(),
+        setup: setup(config.clone(), capacity),
     };
     let started = balancer::start(options).await;
     let balancer = Arc::new(started.map_err(|error| {
@@ -107,13 +129,14 @@ async fn live(path: &Path, config: Config) -> Result<(), Failure> {
     })?);
     let ro = balancer.ro().map_or_else(|| "none".to_owned(), |ro| ro.to_string());
     tracing::info!(
-        rw = %balancer.rw(), ro, admin = %admin.address(), connections_max = capacity,
+        rw = %balancer.rw(), %ro, admin = %admin.address(), connections_max = capacity,
         version = env!("CARGO_PKG_VERSION"), "the database balancer has started"
     );
-    let serving = tokio::spawn(admin.serve(Arc::clone(&balancer)));
+    let served = Arc::clone(&balancer);
+    let serving = tokio::spawn(admin.serve(Arc::new(move || Ok(Arc::clone(&served)))));
     notify::ready();
     let watchdog = tokio::spawn(notify::watchdog());
-    let why = wait(path, &balancer, &mut signals).await;
+    let why = wait(path, &config, &balancer, &mut signals).await;
     notify::stopping();
     watchdog.abort();
     tracing::info!("the database balancer stops");
@@ -127,24 +150,30 @@ async fn live(path: &Path, config: Config) -> Result<(), Failure> {
 }
 
 /// Waits for a signal to stop, or for the balancer's own end, and says how that was. SIGHUP reads the list of nodes anew.
-async fn wait(path: &Path, balancer: &BalancerHandle, signals: &mut Signals) -> Option<String> {
+async fn wait(path: &Path, config: &Config, balancer: &BalancerHandle, signals: &mut Signals) -> Option<String> {
     loop {
         tokio::select! {
             biased;
             _ = signals.terminate.recv() => return None,
             _ = signals.interrupt.recv() => return None,
-            _ = signals.reload.recv() => reload(path, balancer),
+            _ = signals.reload.recv() => reload(path, config, balancer),
             exit = balancer.ended() => return Some(format!("{exit:?}")),
         }
     }
 }
 
-/// Takes the list of nodes from the file (DB-44). What else has changed there needs a restart.
-fn reload(path: &Path, balancer: &BalancerHandle) {
+/// Takes the list of nodes from the file (DB-44). What else the file says otherwise than at the start is named, since it
+/// needs a restart.
+fn reload(path: &Path, started: &Config, balancer: &BalancerHandle) {
     notify::reloading();
     match load(path) {
         Ok(config) => {
-            tracing::info!(nodes = config.nodes.len(), "the list of nodes was read anew; other changes need a restart");
+            let differing = started.differs(&config);
+            tracing::info!(nodes = config.nodes.len(), "the list of nodes was read anew");
+            if !differing.is_empty() {
+                let keys = differing.join(", ");
+                tracing::warn!("only [nodes] is taken without a restart; these keys stay as they were: {keys}");
+            }
             if let Err(error) = balancer.relist(config.nodes) {
                 tracing::warn!(%error, "the new list was not taken");
             }

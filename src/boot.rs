@@ -17,6 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     api::{self, Stop},
+    balancer::role::Roles,
     clock::BootClock,
     config::Config,
     console::{
@@ -73,6 +74,7 @@ pub fn open(config: &Config) -> Result<Opened, Failure> {
     let settings = Settings {
         domain: config.domain.clone(),
         advertised: config.relay.advertised.clone(),
+        proxy_protocol_from: config.link.proxy_protocol_from.clone(),
         ..Settings::new(config.listen.relay, config.listen.outbound)
     };
     Ok(Opened { ports, settings, databases })
@@ -199,7 +201,12 @@ pub(crate) async fn live(config: &Config, opened: Opened) -> Result<(), Failure>
     // Sockets and files of a node are its owner's alone.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     raise_open_files();
-    let Opened { ports, settings, databases } = opened;
+    let Opened { ports, mut settings, databases } = opened;
+    let roles = Roles::load(&config.balancers)?;
+    for warning in roles.warnings() {
+        tracing::warn!("{warning}");
+    }
+    settings.balancers = roles.setups();
     // The directory's lock goes with the port: it is kept until the last word, so that no second process gets in.
     let _directory = Arc::clone(&ports.disk);
     let mut signals = Signals::new()?;
@@ -222,9 +229,11 @@ pub(crate) async fn live(config: &Config, opened: Opened) -> Result<(), Failure>
             return Err(failure);
         }
     };
+    let admin = roles.serve(&node).await;
     notify::ready();
     let watchdog = tokio::spawn(notify::watchdog());
     let why = wait(&node, &mut signals, stopping).await;
+    admin.iter().for_each(tokio::task::JoinHandle::abort);
     notify::stopping();
     watchdog.abort();
     tracing::info!(why = why.word(), "the node stops");

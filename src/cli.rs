@@ -137,7 +137,8 @@ pub enum Noun {
     Setting(setting::Command),
     /// Run this node with the system, by systemd
     Service(service::Command),
-    /// Run a database balancer, and ask it
+    /// Run a database balancer, alone or for the cluster, and ask it
+    #[command(alias = "balancer")]
     Balance(balance::Command),
     /// Check and show this node's configuration
     Config(config::Command),

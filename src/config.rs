@@ -17,6 +17,7 @@ use std::{
 };
 
 use postroad_cluster::{
+    balancer::proxy_header::TrustedSources,
     domain::FailureDomain,
     id::Name,
     limits::{CONFIG_BYTES_MAX, CONFIG_ERRORS_MAX},
@@ -47,6 +48,8 @@ pub struct Config {
     pub api: Api,
     /// `[console]`
     pub console: Console,
+    /// `[balancers]`: the file of each, by its name.
+    pub balancers: BTreeMap<Name, PathBuf>,
 }
 
 /// The node itself.
@@ -79,6 +82,8 @@ pub struct Relay {
 pub struct Link {
     /// How long flows wait when no relay can be reached: 1 s to 1 h.
     pub flow_wait: Duration,
+    /// Whose connections to links begin with a PROXY header.
+    pub proxy_protocol_from: TrustedSources,
 }
 
 /// The log.
@@ -228,7 +233,7 @@ impl Sources {
 /// file cannot be read.
 pub fn load(sources: &Sources) -> Result<Loaded, Failure> {
     let (path, text) = read_file(sources)?;
-    let file::Content { mut values, mut complaints, .. } =
+    let file::Content { mut values, mut lists, mut complaints } =
         file::read(&keys::NODE, &path, text.as_deref().unwrap_or_default());
     complaints.extend(read_environment(sources, &mut values));
     if let Some(data) = &sources.data {
@@ -239,8 +244,18 @@ pub fn load(sources: &Sources) -> Result<Loaded, Failure> {
         return Err(invalid(&complaints, "postroad config example"));
     }
     let settings = settle(sources, values)?;
-    let config = config(&settings);
+    let mut config = config(&settings);
+    config.balancers = balancers(&path, lists.remove("balancers").unwrap_or_default());
     Ok(Loaded { config, settings, file: text.map(|_| path), warnings: unknown_variables(sources) })
+}
+
+/// The files of balancers; a relative path starts at the folder of the file at `path`.
+fn balancers(path: &Path, named: BTreeMap<String, Value>) -> BTreeMap<Name, PathBuf> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let of = |(name, file): (String, Value)| {
+        (name.parse().expect("the list's names were checked"), folder.join(file.to_string()))
+    };
+    named.into_iter().map(of).collect()
 }
 
 /// The file's path and its content; no content if it is the usual one and not there.
@@ -369,6 +384,12 @@ fn number(settings: &[Setting], section: &str, name: &str) -> u64 {
     }
 }
 
+/// Addresses and networks of a key that was checked.
+fn sources(text: Option<&str>) -> TrustedSources {
+    let texts = text.unwrap_or_default().split(',').map(str::trim).filter(|text| !text.is_empty());
+    TrustedSources::parse(texts).expect("the key's kind was checked")
+}
+
 /// The settings as types. Their checks are done, so nothing here fails.
 fn config(settings: &[Setting]) -> Config {
     const CHECKED: &str = "the key's kind was checked";
@@ -384,7 +405,10 @@ fn config(settings: &[Setting]) -> Config {
             network: name("domain", "network"),
             zone: name("domain", "zone"),
         },
-        link: Link { flow_wait: Duration::from_secs(number(settings, "link", "flow_wait_seconds")) },
+        link: Link {
+            flow_wait: Duration::from_secs(number(settings, "link", "flow_wait_seconds")),
+            proxy_protocol_from: sources(text(settings, "link", "proxy_protocol_from")),
+        },
         log: Log {
             format: if text(settings, "log", "format") == Some("json") { LogFormat::Json } else { LogFormat::Human },
             level: text(settings, "log", "level").expect(CHECKED).to_owned(),
@@ -395,5 +419,6 @@ fn config(settings: &[Setting]) -> Config {
             listen: address("console", "listen"),
             act: text(settings, "console", "act") == Some("on"),
         },
+        balancers: BTreeMap::new(),
     }
 }

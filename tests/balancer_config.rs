@@ -122,3 +122,19 @@ fn a_balancer_that_does_not_run_is_said_not_to() {
     let output = postroad(directory.path(), &["balance", "database", "--config", "nowhere.toml"]);
     assert_eq!(output.status.code(), Some(1));
 }
+
+// DB-47: what it cannot do is said where its operators read, and by the command itself.
+#[test]
+fn its_limits_are_documented() {
+    let directory = tempfile::tempdir().unwrap();
+    let help = postroad(directory.path(), &["balance", "database", "--help"]);
+    let help = String::from_utf8(help.stdout).unwrap();
+    for text in [include_str!("../README.md"), &help] {
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ").replace('`', "");
+        for limit in
+            ["mixed reads and writes", "may miss a write", "KILL, cancel requests and connection ids belong to"]
+        {
+            assert!(text.contains(limit), "{limit}: {text}");
+        }
+    }
+}

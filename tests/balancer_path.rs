@@ -6,11 +6,11 @@
 mod balancer;
 #[path = "support/mysql_node.rs"]
 mod mysql_node;
-#[allow(dead_code, reason = "several tests share it, and none needs all of it")]
-#[path = "support/postgres.rs"]
-mod postgres;
 #[path = "support/programs.rs"]
 mod programs;
+#[allow(dead_code, reason = "several tests share it, and none needs all of it")]
+#[path = "support/servers.rs"]
+mod servers;
 
 use std::{
     fs,
@@ -23,16 +23,13 @@ use std::{
 
 use balancer::Balancer;
 use mysql_node::{CUSTOM, MysqlNode, PROBES_FROM};
-use postgres::{free_ports, until};
 use postroad_cluster::balancer::proxy_header::Header;
 use ring::{
     digest::{Context, SHA256},
     rand::{SecureRandom, SystemRandom},
 };
+use servers::{PATIENCE, free_ports, until};
 use socket2::{Domain, Socket, Type};
-
-/// No assertion on time: only the end of a wait for what must come.
-const PATIENCE: Duration = Duration::from_mins(1);
 
 const MONITOR: &str =
     "user = \"monitor\"\npassword = \"watching\"\ntls = \"disabled\"\nperiod_ms = 300\ntimeout_ms = 2000";
@@ -352,6 +349,30 @@ fn a_replica_that_refuses_or_swallows_a_connection_costs_the_client_nothing_but_
     both();
     assert!(swallowed >= Duration::from_secs(1), "it was not tried: {swallowed:?}");
     drop(waiting);
+}
+
+// DB-44: a reload takes the list, and names what needs a restart; a file that is wrong changes nothing.
+#[test]
+fn a_reload_takes_the_list_and_names_what_needs_a_restart() {
+    let node = MysqlNode::start("n1", "PRIMARY", "n2");
+    let balancer = balance("language = \"en\"", &node.line());
+    leads(&balancer, "n1");
+    let open = connect_from("127.0.0.5", balancer.rw);
+    greeting(&open).unwrap();
+    balancer.edit("language = \"en\"", "language = \"fr\"");
+    until("the word on what was not taken", || {
+        balancer.log().contains("these keys stay as they were: proxy.language").then_some(())
+    });
+    balancer.edit("language = \"fr\"", "language = \"xx\"");
+    until("the complaint", || balancer.log().contains("proxy.language is \"xx\"").then_some(()));
+    let second = MysqlNode::start("n2", "SECONDARY", "");
+    balancer.edit("language = \"xx\"", "language = \"en\"");
+    balancer.relist(&format!("{}{}", node.line(), second.line()));
+    until("the new reader", || (balancer.readers() == ["n2"]).then_some(()));
+    let mut byte = [0; 1];
+    open.set_nonblocking(true).unwrap();
+    let quiet = (&open).read(&mut byte).unwrap_err();
+    assert_eq!(quiet.kind(), ErrorKind::WouldBlock, "no connection is dropped");
 }
 
 // D10, DB-33

@@ -163,7 +163,9 @@ fn the_example_is_valid_as_printed_and_with_every_key_set() {
     let loaded = load(&set, &[]).unwrap();
     assert!(loaded.settings.iter().all(|setting| matches!(setting.origin, config::Origin::Set(_))), "{set}");
     assert_eq!(loaded.config.listen, untouched.config.listen);
-    assert_eq!(loaded.config.link, untouched.config.link);
+    assert_eq!(loaded.config.link.flow_wait, untouched.config.link.flow_wait);
+    assert!(untouched.config.link.proxy_protocol_from.is_empty() && untouched.config.balancers.is_empty());
+    assert!(loaded.config.balancers.contains_key(&"orders".parse().unwrap()), "{set}");
     assert_eq!(loaded.config.log, untouched.config.log);
 }
 

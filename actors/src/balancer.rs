@@ -1,14 +1,16 @@
 //! The database balancer's actors: one decides, one a node probes. Connections are tasks that read what was decided.
 //!
 //! ```text
-//! balancer
+//! balancer              alone, or in a node's tree as `balancers/NAME-N`
 //! ├─ probers          ─ NODE-N     one a node
 //! └─ database         decides; its tasks accept connections
 //! ```
 
 pub mod connections;
+mod door;
 pub mod probe;
 mod prober;
+pub mod role;
 mod serve;
 pub mod status;
 
@@ -16,7 +18,7 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -36,40 +38,30 @@ use postroad_cluster::{
     time::{Clock, Entropy, Moment},
 };
 use postroad_transport::{
-    network::{Network, TcpListener},
+    network::Network,
     splice::{SpliceWaits, Splicer},
 };
 
-use self::{connections::Connections, probe::Probes, prober::ProberPerformer, status::Status};
+use self::{connections::Connections, door::Door, probe::Probes, prober::ProberPerformer, status::Status};
 use crate::{
-    directory::{Context, Directory},
+    directory::{Context, Directory, lock},
     handle::{AskError, Handle, SendError},
     shell::Performer,
     supervisor::{ChildSpec, Root, SupervisorHandle},
 };
 
-/// Where the actor that decides stands in the tree.
-const DATABASE: &str = "balancer/database";
-/// Where the supervisor of the probers stands.
-const PROBERS: &str = "balancer/probers";
-
 type Me = Handle<Database, Report>;
 
-/// What a balancer is started with.
-#[derive(Debug)]
-pub struct Options {
-    /// Time.
-    pub clock: Arc<dyn Clock>,
-    /// Chance.
-    pub entropy: Arc<dyn Entropy>,
-    /// Sockets.
-    pub network: Arc<dyn Network>,
+/// The nodes of a database cluster: addresses by id.
+pub type Nodes = BTreeMap<String, String>;
+
+/// What a balancer is on its host, whoever lists its nodes.
+#[derive(Clone, Debug)]
+pub struct Setup {
     /// What asks the nodes.
     pub probes: Arc<dyn Probes>,
     /// What decides.
     pub settings: Settings,
-    /// Addresses of the nodes by id.
-    pub nodes: BTreeMap<String, String>,
     /// Where writes are taken.
     pub rw: SocketAddr,
     /// Where reads are taken.
@@ -88,116 +80,122 @@ pub struct Options {
     pub capacity: usize,
 }
 
+/// What a balancer is started with that stands alone.
+#[derive(Debug)]
+pub struct Options {
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Chance.
+    pub entropy: Arc<dyn Entropy>,
+    /// Sockets.
+    pub network: Arc<dyn Network>,
+    /// Its ports and how it decides.
+    pub setup: Setup,
+    /// The nodes.
+    pub nodes: Nodes,
+}
+
 /// What the actors and the connections of one balancer share.
 #[derive(Debug)]
 struct Shared {
+    /// Where its supervisor stands in the tree.
+    place: String,
     clock: Arc<dyn Clock>,
     network: Arc<dyn Network>,
-    probes: Arc<dyn Probes>,
-    settings: Settings,
+    setup: Setup,
     connections: Arc<Connections>,
     splicer: Splicer,
-    rw: SocketAddr,
-    ro: Option<SocketAddr>,
-    source: Option<IpAddr>,
-    proxy_protocol: bool,
-    proxy_protocol_from: TrustedSources,
-    protocol: Protocol,
-    language: Language,
+    doors: Vec<Arc<Door>>,
     started: Moment,
     /// Probers so far, so that no two have one id.
     probers: AtomicU64,
 }
 
-/// A running balancer.
+impl Shared {
+    fn new(place: String, clock: Arc<dyn Clock>, network: Arc<dyn Network>, setup: Setup) -> Arc<Self> {
+        let wanted = [(Port::Rw, Some(setup.rw)), (Port::Ro, setup.ro)];
+        let doors = wanted.into_iter().filter_map(|(port, address)| Some(Arc::new(Door::new(port, address?))));
+        Arc::new(Self {
+            place,
+            splicer: Splicer::new(Arc::clone(&network), Arc::clone(&clock), SpliceWaits::default()),
+            connections: Arc::new(Connections::new(setup.capacity)),
+            doors: doors.collect(),
+            started: clock.now(),
+            clock,
+            network,
+            setup,
+            probers: AtomicU64::new(0),
+        })
+    }
+
+    /// Where the actor that decides stands in the tree.
+    fn database(&self) -> String {
+        format!("{}/database", self.place)
+    }
+
+    fn door(&self, port: Port) -> Option<&Arc<Door>> {
+        self.doors.iter().find(|door| door.port == port)
+    }
+}
+
+/// A running balancer, alone or as a role of a node.
 #[derive(Debug)]
 pub struct BalancerHandle {
     shared: Arc<Shared>,
     directory: Directory,
-    /// An async lock, so that whoever waits for the end may give up without taking the tree along.
+    /// The tree of one that stands alone. An async lock, so that whoever waits for the end may give up without taking
+    /// the tree along.
     root: tokio::sync::Mutex<Option<Root>>,
 }
 
-type Listeners = Vec<(Port, Arc<dyn TcpListener>)>;
-
-/// Starts a balancer.
+/// Starts a balancer that stands alone.
 ///
 /// # Errors
 /// Which port could not be opened, or why the actors did not start.
 pub async fn start(options: Options) -> Result<BalancerHandle, String> {
-    let listen = |address| options.network.tcp_listen(address).map_err(|error| error.to_string());
-    let mut listeners: Listeners = vec![(Port::Rw, listen(options.rw)?)];
-    if let Some(ro) = options.ro {
-        listeners.push((Port::Ro, listen(ro)?));
+    let shared =
+        Shared::new("balancer".to_owned(), Arc::clone(&options.clock), Arc::clone(&options.network), options.setup);
+    for door in &shared.doors {
+        door.open(&*options.network).map_err(|error| format!("{} on {}: {error}", door.port.word(), door.address()))?;
     }
-    let local = |index: usize| {
-        let listener = listeners.get(index).map(|(_, listener)| listener.local_address());
-        listener.transpose().map_err(|error| error.to_string())
-    };
-    let shared = Arc::new(Shared {
-        rw: local(0)?.unwrap_or(options.rw),
-        ro: local(1)?,
-        splicer: Splicer::new(Arc::clone(&options.network), Arc::clone(&options.clock), SpliceWaits::default()),
-        connections: Arc::new(Connections::new(options.capacity)),
-        started: options.clock.now(),
-        clock: Arc::clone(&options.clock),
-        network: options.network,
-        probes: options.probes,
-        settings: options.settings,
-        source: options.source,
-        proxy_protocol: options.proxy_protocol,
-        proxy_protocol_from: options.proxy_protocol_from,
-        protocol: options.protocol,
-        language: options.language,
-        probers: AtomicU64::new(0),
-    });
     let context = Context::new(options.clock, options.entropy, "balancer");
     let directory = context.directory.clone();
-    let root = tree(&shared, context, options.nodes, listeners).await?;
+    let children = children(&shared, options.nodes);
+    let failed = |reason| tracing::error!(reason, "the balancer's root supervisor gave up");
+    let root = Root::start(context, "balancer", move |_| children, failed).await?;
     Ok(BalancerHandle { shared, directory, root: tokio::sync::Mutex::new(Some(root)) })
 }
 
-async fn tree(
-    shared: &Arc<Shared>,
-    context: Context,
-    nodes: BTreeMap<String, String>,
-    listeners: Listeners,
-) -> Result<Root, String> {
+/// The balancer's actors, from left to right as they start.
+fn children(shared: &Arc<Shared>, nodes: Nodes) -> Vec<ChildSpec> {
     let of = Arc::clone(shared);
-    let listeners = Arc::new(listeners);
     // A restarted balancer begins with the list that it had last.
-    let listed = Arc::new(std::sync::Mutex::new(nodes));
-    let children = vec![
+    let listed = Arc::new(Mutex::new(nodes));
+    vec![
         ChildSpec::supervisor("probers", Restart::Permanent, |_| Vec::new()),
         ChildSpec::actor("database", Restart::Permanent, move |_| {
-            let nodes = crate::directory::lock(&listed).clone();
-            let performer = DatabasePerformer {
-                shared: Arc::clone(&of),
-                listeners: Arc::clone(&listeners),
-                listed: Arc::clone(&listed),
-                probers: BTreeMap::new(),
-            };
-            Ok((Database::new(of.settings.clone(), nodes), performer))
+            let nodes = lock(&listed).clone();
+            let performer =
+                DatabasePerformer { shared: Arc::clone(&of), listed: Arc::clone(&listed), probers: BTreeMap::new() };
+            Ok((Database::new(of.setup.settings.clone(), nodes), performer))
         }),
-    ];
-    let failed = |reason| tracing::error!(reason, "the balancer's root supervisor gave up");
-    Root::start(context, "balancer", move |_| children, failed).await
+    ]
 }
 
 /// Performs what the balancer decides.
 struct DatabasePerformer {
     shared: Arc<Shared>,
-    listeners: Arc<Listeners>,
-    listed: Arc<std::sync::Mutex<BTreeMap<String, String>>>,
+    listed: Arc<Mutex<Nodes>>,
     /// The address and the child of each node's prober.
     probers: BTreeMap<String, (String, String)>,
 }
 
 impl DatabasePerformer {
     /// Adds and removes probers until they are those of `nodes`.
-    fn watch(&mut self, nodes: BTreeMap<String, String>, me: &Me) -> Result<(), String> {
-        crate::directory::lock(&self.listed).clone_from(&nodes);
-        let supervisor = me.directory().and_then(|directory| SupervisorHandle::find(&directory, PROBERS));
+    fn watch(&mut self, nodes: Nodes, me: &Me) -> Result<(), String> {
+        lock(&self.listed).clone_from(&nodes);
+        let place = format!("{}/probers", self.shared.place);
+        let supervisor = me.directory().and_then(|directory| SupervisorHandle::find(&directory, &place));
         let supervisor = supervisor.ok_or("there is no supervisor of probers")?;
         self.probers.retain(|node, (address, _)| nodes.get(node) == Some(address));
         // Those of an earlier incarnation go as well.
@@ -212,10 +210,9 @@ impl DatabasePerformer {
             let child = format!("{node}-{}", self.shared.probers.fetch_add(1, Ordering::Relaxed));
             let (shared, of, at) = (Arc::clone(&self.shared), node.clone(), address.clone());
             let added = supervisor.add_actor(&child, Restart::Permanent, move |_| {
-                let settings = &shared.settings;
+                let settings = &shared.setup.settings;
                 let prober = Prober::new(of.clone(), at.clone(), settings.period_ms, settings.timeout_ms);
-                let probe = shared.probes.of(&of);
-                Ok((prober, ProberPerformer::new(of.clone(), at.clone(), Arc::clone(&shared.network), probe)))
+                Ok((prober, ProberPerformer::new(&shared, of.clone(), at.clone())))
             });
             added.map_err(|error| error.to_string())?;
             self.probers.insert(node, (address, child));
@@ -226,7 +223,7 @@ impl DatabasePerformer {
     fn close_writes(&self, but: Option<&str>, why: &str) {
         let closed = self.shared.connections.close_writes(but);
         if closed > 0 {
-            tracing::info!(closed, why, "write connections were closed");
+            tracing::info!("{closed} write connections were closed: {why}");
         }
     }
 }
@@ -258,8 +255,8 @@ impl Performer<Database> for DatabasePerformer {
     }
 
     fn first(&mut self, me: &Me) -> Option<Event> {
-        for (port, listener) in self.listeners.iter() {
-            let accepting = serve::accept(Arc::clone(&self.shared), *port, Arc::clone(listener));
+        for door in &self.shared.doors {
+            let accepting = serve::accept(Arc::clone(&self.shared), Arc::clone(door));
             if let Err(error) = me.attend(accepting) {
                 me.fail(error.to_string());
             }
@@ -270,17 +267,21 @@ impl Performer<Database> for DatabasePerformer {
 
 impl BalancerHandle {
     fn database(&self) -> Option<Me> {
-        self.directory.find(DATABASE)
+        self.directory.find(&self.shared.database())
+    }
+
+    fn down(&self) -> SendError {
+        SendError::Down { path: self.shared.database().into() }
     }
 
     /// Where writes are taken.
     pub fn rw(&self) -> SocketAddr {
-        self.shared.rw
+        self.shared.door(Port::Rw).map_or(self.shared.setup.rw, |door| door.address())
     }
 
     /// Where reads are taken.
     pub fn ro(&self) -> Option<SocketAddr> {
-        self.shared.ro
+        self.shared.door(Port::Ro).map(|door| door.address())
     }
 
     /// The open connections.
@@ -288,7 +289,7 @@ impl BalancerHandle {
         &self.shared.connections
     }
 
-    /// The balancer's actors.
+    /// The actors among which the balancer's are.
     pub const fn directory(&self) -> &Directory {
         &self.directory
     }
@@ -297,9 +298,8 @@ impl BalancerHandle {
     ///
     /// # Errors
     /// When the balancer has stopped.
-    pub fn relist(&self, nodes: BTreeMap<String, String>) -> Result<(), SendError> {
-        let down = || SendError::Down { path: DATABASE.into() };
-        self.database().ok_or_else(down)?.send(Event::Nodes { nodes })
+    pub fn relist(&self, nodes: Nodes) -> Result<(), SendError> {
+        self.database().ok_or_else(|| self.down())?.send(Event::Nodes { nodes })
     }
 
     /// The state of the balancer.
@@ -307,13 +307,18 @@ impl BalancerHandle {
     /// # Errors
     /// When the actor that decides does not answer.
     pub async fn status(&self) -> Result<Status, AskError> {
-        let down = || SendError::Down { path: DATABASE.into() };
-        let database = self.database().ok_or_else(down)?;
+        let database = self.database().ok_or_else(|| self.down())?;
         let report = database.ask(CALL_WAIT, |reply| Event::Asked { reply }).await?;
         Ok(Status::new(&self.shared, report))
     }
 
-    /// Waits until the balancer has ended by itself, and says how.
+    /// The same by what was published last, also while the actor is stuck; nothing before its first turn.
+    pub fn published(&self) -> Option<Status> {
+        let (database, _) = self.database()?.published()?;
+        Some(Status::new(&self.shared, database.report(self.shared.clock.now())))
+    }
+
+    /// Waits until a balancer that stands alone has ended by itself, and says how.
     pub async fn ended(&self) -> Exit {
         match self.root.lock().await.as_mut() {
             Some(root) => root.ended().await,
@@ -327,12 +332,20 @@ impl BalancerHandle {
         if let Some(mut root) = root {
             root.stop().await;
         }
+        self.end();
+    }
+
+    /// Closes the ports for good and ends every connection.
+    fn end(&self) {
+        for door in &self.shared.doors {
+            door.close();
+        }
         self.shared.connections.abort();
     }
 
-    /// Ends the balancer at once, as a crash would.
+    /// Ends a balancer that stands alone at once, as a crash would.
     pub fn kill(&self) {
         self.directory.kill_all();
-        self.shared.connections.abort();
+        self.end();
     }
 }

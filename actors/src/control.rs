@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use postroad_cluster::{
     control::{Control, Effect, Event},
-    id::{NodeId, Role, Version},
+    id::{Name, NodeId, Role, Version},
     limits::{CALL_WAIT, DIAL_WAIT, REPORT_CIRCUITS_MAX, REPORT_INTERVAL, REPORT_INTERVAL_DRAINING, SNAPSHOT_POLL},
     node,
-    wire::control::{CircuitReport, ControlRequest, ControlResponse, Load, Report},
+    wire::control::{BalancerReport, CircuitReport, ControlRequest, ControlResponse, Load, Report},
 };
 use postroad_transport::{
     connection::{CloseCode, Connection},
@@ -175,7 +175,14 @@ fn facts(fabric: &Fabric) -> Report {
         applied: fabric.applied(),
         snapshot: fabric.snapshot().map_or(Version(0), |accepted| accepted.header.version),
         flows: fabric.flows.len() as u64,
+        balancers: balancers(fabric),
     }
+}
+
+/// How the balancers do that the cluster has this node run.
+fn balancers(fabric: &Fabric) -> BTreeMap<Name, BalancerReport> {
+    let views = fabric.balancers.views(fabric).into_iter();
+    views.filter_map(|view| Some((view.name.parse().ok()?, view.report()?))).collect()
 }
 
 /// What each relay carries for this node, and the circuits that this node dials, one by one.

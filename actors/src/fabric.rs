@@ -32,6 +32,7 @@ use postroad_trust::{Anchors, TrustError, verify_revocations};
 use tokio::sync::Notify;
 
 use crate::{
+    balancer::role::Balancers,
     directory::{Directory, lock},
     flow::Flows,
     identity::Kept,
@@ -80,6 +81,8 @@ pub struct Fabric {
     pub flows: Flows,
     /// Relays' words for tunnels.
     pub vouchers: Vouchers,
+    /// The database balancers that the cluster has this node run.
+    pub balancers: Balancers,
     /// Grants whose signature was checked.
     pub(crate) opened: Mutex<Opened>,
     kept: Mutex<Kept>,
@@ -152,6 +155,7 @@ impl Fabric {
             entropy: parts.entropy,
             network: parts.network,
             store: parts.store,
+            balancers: Balancers::new(parts.settings.balancers.clone()),
             settings: parts.settings,
             boots: parts.boots,
             identity: parts.identity,

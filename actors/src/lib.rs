@@ -16,6 +16,7 @@
 //! ├─ sessions         ─ relay-N     one a relay
 //! ├─ peers            ─ peer-N      one a pair of nodes: circuit and channels
 //! ├─ links            ─ link-N      one a link of this node
+//! ├─ balancers        ─ NAME-N      one a database balancer that the cluster has this node run ([`balancer`])
 //! ├─ control          connections to control nodes
 //! └─ self             snapshot, what runs, certificate
 //! ```

@@ -282,6 +282,7 @@ impl Performer<Node> for NodePerformer {
                 self.remove(LINKS, &crate::link::child(link));
                 self.fabric.flows.revoke(link, None);
             }
+            Effect::Balancers { wanted } => self.fabric.balancers.want(&self.fabric, &wanted),
             Effect::Renew => self.renew(me),
             Effect::RenewAfter { after_ms } => after(me, after_ms, 0, Event::RenewTimer),
         }

@@ -1,21 +1,23 @@
 //! What a node is started with: its ports, its settings, and the clock that never goes below the time floor.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
 
 use postroad_cluster::{
+    balancer::proxy_header::TrustedSources,
     domain::FailureDomain,
+    id::Name,
     time::{Clock, Entropy, Moment, Span, Timer, WallTime},
 };
 use postroad_raft::{Observer, Retention, Timing};
 use postroad_store::{Disk, NodeStore, StoreError, TimeFloor, Writing};
 use postroad_transport::network::Network;
 
-use crate::directory::lock;
+use crate::{balancer::Setup, directory::lock};
 
 /// The ports of one node.
 #[derive(Clone, Debug)]
@@ -53,6 +55,10 @@ pub struct Settings {
     pub observer: Option<Arc<dyn Observer>>,
     /// Relays that this node never dials; tests take paths away with it.
     pub shunned: BTreeSet<String>,
+    /// Whose connections to a link's listener begin with a PROXY header; from them one is required (DB-30).
+    pub proxy_protocol_from: TrustedSources,
+    /// What this host has for the database balancers that the cluster may have it run.
+    pub balancers: BTreeMap<Name, Setup>,
 }
 
 impl fmt::Debug for Settings {
@@ -79,6 +85,8 @@ impl Settings {
             retention: Retention::default(),
             observer: None,
             shunned: BTreeSet::new(),
+            proxy_protocol_from: TrustedSources::default(),
+            balancers: BTreeMap::new(),
         }
     }
 }

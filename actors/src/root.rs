@@ -306,7 +306,7 @@ async fn tree(fabric: &Arc<Fabric>, context: Context, switch: Option<Arc<Switch>
             Ok((postroad_cluster::leader::Leader::default(), performer))
         }));
     }
-    for id in ["sessions", "peers", "links"] {
+    for id in ["sessions", "peers", "links", "balancers"] {
         children.push(ChildSpec::supervisor(id, Restart::Permanent, |_| Vec::new()));
     }
     let of = Arc::clone(fabric);
@@ -445,6 +445,7 @@ impl NodeHandle {
         if let Some(mut root) = root {
             root.stop().await;
         }
+        self.fabric.balancers.end();
         if let Some(consensus) = &self.fabric.consensus {
             consensus.shutdown().await;
         }
@@ -470,6 +471,7 @@ impl NodeHandle {
     fn release(&self) {
         self.tasks.abort();
         self.fabric.flows.abort();
+        self.fabric.balancers.end();
         self.fabric.connections().clear();
         self.carrier.clear();
     }

@@ -30,6 +30,7 @@ use postroad_transport::switch::Switch;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    balancer::role::RoleView,
     directory::lock,
     fabric::Fabric,
     inspect::{self, ActorRow, RestartView},
@@ -178,6 +179,9 @@ pub struct Status {
     pub link_count: usize,
     /// The links of this node.
     pub links: Vec<Link>,
+    /// The database balancers that this node has to do with.
+    #[serde(default)]
+    pub balancers: Vec<RoleView>,
     /// Flows.
     pub flows: Flows,
     /// The circuits of this node, each with the relay that carries it and why.
@@ -294,6 +298,7 @@ pub fn status(fabric: &Arc<Fabric>, switch: Option<&Switch>, facts: Option<Leade
         relays,
         link_count: link_count(fabric),
         links: local::links(&view),
+        balancers: fabric.balancers.views(fabric),
         flows: local::flows(&view),
         circuits: local::circuits(&view),
         sessions: local::sessions(&view),

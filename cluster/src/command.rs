@@ -146,6 +146,27 @@ pub enum Action {
         /// The relay's node.
         relay: NodeId,
     },
+    /// Makes a database balancer.
+    BalancerAdd {
+        /// Its name.
+        name: Name,
+        /// What it leads to, and who runs it.
+        spec: BalancerSpec,
+    },
+    /// Changes what a database balancer leads to, or who runs it.
+    BalancerSet {
+        /// Its name.
+        name: Name,
+        /// What it becomes, as a whole.
+        spec: BalancerSpec,
+        /// The version of it that the proposer changed; by another one, what came between would be lost.
+        changed: Version,
+    },
+    /// Takes a database balancer out of the cluster; whoever runs it ends it.
+    BalancerRemove {
+        /// Its name.
+        name: Name,
+    },
 }
 
 impl Action {
@@ -169,6 +190,9 @@ impl Action {
             Self::LeaseRenew => "lease_renew",
             Self::RelayDrain { .. } => "relay_drain",
             Self::RelayDisconnect { .. } => "relay_disconnect",
+            Self::BalancerAdd { .. } => "balancer_add",
+            Self::BalancerSet { .. } => "balancer_set",
+            Self::BalancerRemove { .. } => "balancer_remove",
         }
     }
 }
@@ -220,6 +244,16 @@ pub struct LinkSpec {
     pub target: NodeId,
     /// `host:port` of the target, as the target node resolves it.
     pub target_address: String,
+}
+
+/// What a database balancer of the cluster leads to, and who runs it. Ports, the monitoring account and all that a restart
+/// takes are in a file of each node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BalancerSpec {
+    /// The nodes of the database cluster: `host:port` by the id that each announces (DB-43).
+    pub databases: BTreeMap<String, String>,
+    /// The nodes of this cluster that run the balancer, each for itself.
+    pub on: BTreeSet<NodeId>,
 }
 
 /// What came of an applied command.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
+    balancer::{self, database::settings::check_node_id, limits::BALANCERS_MAX},
     behavior::ReplyId,
     command::implied_roles,
     id::Role,
@@ -25,6 +26,7 @@ fn holds(condition: bool, broken: impl FnOnce() -> String) -> Result<(), String>
 pub fn state_consistent(state: &State) -> Result<(), String> {
     nodes_consistent(state)?;
     links_consistent(state)?;
+    balancers_consistent(state)?;
     for (token, record) in &state.tokens {
         holds(record.used.is_none() || record.revoked.is_none(), || format!("{token} is both used and revoked"))?;
         let joined = record.used.as_ref().is_none_or(|used| used.node <= state.last_node);
@@ -92,6 +94,25 @@ fn links_consistent(state: &State) -> Result<(), String> {
             })?;
             taken.push(address);
         }
+    }
+    Ok(())
+}
+
+fn balancers_consistent(state: &State) -> Result<(), String> {
+    holds(state.balancers.len() <= BALANCERS_MAX, || "there are too many balancers".to_owned())?;
+    for (name, record) in &state.balancers {
+        let spec = &record.spec;
+        let led = (1..=balancer::limits::NODES_MAX).contains(&spec.databases.len());
+        holds(led && !spec.on.is_empty(), || format!("balancer {name} leads nowhere, or nobody runs it"))?;
+        for (database, address) in &spec.databases {
+            check_node_id(database).map_err(|wrong| format!("balancer {name}: {database:?} {wrong}"))?;
+            host_and_port("the database node's address", address).map_err(|refusal| refusal.to_string())?;
+        }
+        for node in &spec.on {
+            let there = state.nodes.get(node).is_some_and(|record| record.roles.contains(&Role::Node));
+            holds(there, || format!("balancer {name} runs on {node}, which is no node"))?;
+        }
+        holds(record.changed <= state.version, || format!("balancer {name} is newer than the state"))?;
     }
     Ok(())
 }

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::{
     behavior::{Behavior, Class, Turn},
     grant::SignedGrant,
-    id::{Generation, LinkId, NodeId},
+    id::{Generation, LinkId, Name, NodeId},
     limits::{DIAL_RETRY_MAX, DIAL_RETRY_MIN, SESSIONS_MAX},
     retry,
     revocation::SignedRevocations,
-    snapshot::{Accepted, LinkView, RelayView},
+    snapshot::{Accepted, BalancerView, LinkView, RelayView},
     time::{Span, WallTime},
 };
 
@@ -155,6 +155,11 @@ pub enum Effect {
         /// The link.
         link: LinkId,
     },
+    /// Run these database balancers and no others.
+    Balancers {
+        /// By name.
+        wanted: BTreeMap<Name, BalancerView>,
+    },
     /// Ask a control node for a certificate.
     Renew,
     /// Send [`Event::RenewTimer`] later.
@@ -249,6 +254,10 @@ impl Node {
         effects.extend(new_peers.difference(&old_peers).map(|peer| Effect::PeerStart { peer: *peer }));
         Self::change_links(&old_links, &after.links, effects);
         effects.extend(old_peers.difference(&new_peers).map(|peer| Effect::PeerStop { peer: *peer }));
+        // At the start too, where none is wanted: an earlier incarnation may have left some.
+        if before.is_none_or(|content| content.balancers != after.balancers) {
+            effects.push(Effect::Balancers { wanted: after.balancers.clone() });
+        }
     }
 
     fn change_sessions(&self, mut before: BTreeMap<NodeId, String>, effects: &mut Vec<Effect>) {
@@ -397,6 +406,7 @@ mod tests {
                 policy: None,
                 flow_wait_seconds: 60,
                 revocations: None,
+                balancers: BTreeMap::new(),
             },
         })
     }
@@ -451,6 +461,28 @@ mod tests {
             on(&mut node, 0, Event::Snapshot { accepted }).contains(&Effect::Drain { relay: NodeId(2) })
         };
         assert_eq!([told(1, false), told(2, true), told(3, true), told(4, false)], [false, true, false, true]);
+    }
+
+    // DB-43: the list comes with the snapshot, and another one is taken as it is.
+    #[test]
+    fn balancers_are_told_when_their_list_changes() {
+        let mut node = Node::new(NodeId(6), None, CERTIFICATE);
+        let mut told = |version, databases: &[&str]| {
+            let mut accepted = accepted(version, &[], &[]);
+            if !databases.is_empty() {
+                let at = |id: &&str| ((*id).to_owned(), format!("{id}:5432"));
+                let view = BalancerView { changed: Version(1), databases: databases.iter().map(at).collect() };
+                accepted.content.balancers.insert(name("orders"), view);
+            }
+            let effects = on(&mut node, 0, Event::Snapshot { accepted });
+            effects.into_iter().find_map(|effect| match effect {
+                Effect::Balancers { wanted } => Some(wanted.values().map(|view| view.databases.len()).sum::<usize>()),
+                _ => None,
+            })
+        };
+        assert_eq!(told(1, &[]), Some(0), "what an earlier start has left is ended");
+        assert_eq!([told(2, &["a"]), told(3, &["a"]), told(4, &["a", "b"])], [Some(1), None, Some(2)]);
+        assert_eq!(told(5, &[]), Some(0));
     }
 
     #[test]

@@ -73,6 +73,17 @@ pub struct SnapshotContent {
     pub flow_wait_seconds: u64,
     /// Routes that were revoked, signed on their own so that the recipient may pass them on.
     pub revocations: Option<SignedRevocations>,
+    /// The database balancers that the recipient runs.
+    pub balancers: BTreeMap<Name, BalancerView>,
+}
+
+/// A database balancer as a node sees it that runs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BalancerView {
+    /// The entry that made or changed it last.
+    pub changed: Version,
+    /// The nodes of the database cluster: `host:port` by the id that each announces.
+    pub databases: BTreeMap<String, String>,
 }
 
 /// What others know of a node.

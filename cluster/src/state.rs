@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     command::{
-        Action, Command, IssuerRecord, LinkSpec, Outcome, PublicKeyBytes, Refusal, VerifierBytes, code, implied_roles,
+        Action, BalancerSpec, Command, IssuerRecord, LinkSpec, Outcome, PublicKeyBytes, Refusal, VerifierBytes, code,
+        implied_roles,
     },
     domain::FailureDomain,
     drain::Drain,
@@ -19,6 +20,7 @@ use crate::{
 };
 
 pub mod address;
+mod balancer;
 mod link;
 mod node;
 mod token;
@@ -51,6 +53,8 @@ pub struct State {
     pub links: BTreeMap<LinkId, LinkRecord>,
     /// The highest link number ever given.
     pub last_link: LinkId,
+    /// Database balancers by name.
+    pub balancers: BTreeMap<Name, BalancerRecord>,
     /// Routes that were revoked.
     pub revocations: Revocations,
     /// Settings that differ from their default, by name.
@@ -119,6 +123,17 @@ pub struct LinkRecord {
     pub generation: Generation,
     /// When it was made.
     pub made: WallTime,
+}
+
+/// A database balancer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BalancerRecord {
+    /// What it leads to, and who runs it.
+    pub spec: BalancerSpec,
+    /// When it was made.
+    pub made: WallTime,
+    /// The entry that made or changed it last.
+    pub changed: Version,
 }
 
 /// One line of the audit.
@@ -270,6 +285,9 @@ impl State {
             Action::LinkRemove { link } => self.link_remove(now, version, link),
             Action::SettingSet { setting } => self.setting_set(now, setting),
             Action::LeaseRenew => Ok(self.lease_renew(now)),
+            Action::BalancerAdd { name, spec } => self.balancer_add(now, version, name, spec),
+            Action::BalancerSet { name, spec, changed } => self.balancer_set(version, &name, spec, changed),
+            Action::BalancerRemove { name } => self.balancer_remove(&name),
         }
     }
 

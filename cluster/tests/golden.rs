@@ -7,19 +7,21 @@ use std::{
 };
 
 use postroad_cluster::{
-    command::{Action, Command, Enrolment, IssuerRecord, LinkSpec, Outcome, Refusal, VerifierBytes},
+    command::{Action, BalancerSpec, Command, Enrolment, IssuerRecord, LinkSpec, Outcome, Refusal, VerifierBytes},
     domain::FailureDomain,
     drain::Drain,
     grant::{Grant, Right, SignedGrant},
     id::{Challenge, ChannelToken, CircuitId, Generation, LinkId, Name, NodeId, Role, TokenId, TunnelId, Version},
     revocation::{Revocation, RevocationList, Revocations, SignedRevocations},
     setting::Setting,
-    snapshot::{LinkView, NodeView, Policy, RelayView, Route, SignedSnapshot, SnapshotContent, SnapshotHeader},
-    state::{AuditLine, LinkRecord, NodeRecord, State, TokenRecord, TokenUse},
+    snapshot::{
+        BalancerView, LinkView, NodeView, Policy, RelayView, Route, SignedSnapshot, SnapshotContent, SnapshotHeader,
+    },
+    state::{AuditLine, BalancerRecord, LinkRecord, NodeRecord, State, TokenRecord, TokenUse},
     time::{Span, WallTime},
     wire::{
         Message,
-        control::{CircuitReport, ControlRequest, ControlResponse, Load, Report},
+        control::{BalancerReport, CircuitReport, ControlRequest, ControlResponse, Load, Report},
         decode, encode,
         flow::{OpenFrame, TrialFrame, TrialKind},
         join::{JoinRequest, JoinResponse},
@@ -136,6 +138,11 @@ fn command(action: Action) -> Command {
     Command { at: WallTime(1_700_000_000_000), by: NodeId(1), expected: Some(Version(70_000)), action }
 }
 
+fn balancer_spec() -> BalancerSpec {
+    let databases = BTreeMap::from([("db-1".to_owned(), "10.0.0.1:5432".to_owned())]);
+    BalancerSpec { databases, on: BTreeSet::from([NodeId(3)]) }
+}
+
 fn commands(golden: &mut Golden) {
     let node = NodeId(3);
     let link = LinkId(1);
@@ -161,6 +168,9 @@ fn commands(golden: &mut Golden) {
         Action::LeaseRenew,
         Action::RelayDrain { relay: node, draining: true },
         Action::RelayDisconnect { relay: node },
+        Action::BalancerAdd { name: name("orders"), spec: balancer_spec() },
+        Action::BalancerSet { name: name("orders"), spec: balancer_spec(), changed: Version(7) },
+        Action::BalancerRemove { name: name("orders") },
     ];
     for action in actions {
         golden.check(&format!("command.{}", action.kind()), &command(action));
@@ -208,6 +218,10 @@ fn state(golden: &mut Golden) {
         issuers: BTreeMap::from([(NodeId(1), issuer())]),
         links: BTreeMap::from([(LinkId(1), link)]),
         last_link: LinkId(1),
+        balancers: BTreeMap::from([(
+            name("orders"),
+            BalancerRecord { spec: balancer_spec(), made: at, changed: Version(9) },
+        )]),
         revocations: Revocations {
             version: Version(7),
             routes: BTreeMap::from([(LinkId(1), Revocation { below: Generation(2), version: Version(7), at })]),
@@ -262,6 +276,10 @@ fn snapshots_and_grants(golden: &mut Golden) {
         }),
         flow_wait_seconds: 60,
         revocations: Some(signed_revocations()),
+        balancers: BTreeMap::from([(
+            name("orders"),
+            BalancerView { changed: Version(9), databases: balancer_spec().databases },
+        )]),
     };
     golden.check("snapshot.header", &header);
     golden.check("snapshot.content", &content);
@@ -278,12 +296,25 @@ fn control(golden: &mut Golden) {
     let relays = BTreeMap::from([(NodeId(1), Ok(1_500)), (NodeId(2), Err("refused".to_owned()))]);
     let loads = BTreeMap::from([(NodeId(2), Load { circuits: 1, flows: 5 })]);
     let applied = BTreeMap::from([(NodeId(2), Version(9))]);
+    let report = BalancerReport { changed: Some(Version(9)), primary: Some("db-1".to_owned()), trouble: None };
+    let balancers = BTreeMap::from([(name("orders"), report)]);
     let circuits = vec![CircuitReport { peer: NodeId(3), circuit: CircuitId(5), relay: Some(NodeId(2)), flows: 5 }];
     let requests = [
         ("snapshot_after", ControlRequest::SnapshotAfter { have: Version(9), content_hash: Some([6; 32]) }),
         ("certificate_renew", ControlRequest::CertificateRenew { public: [7; 32] }),
         ("propose", ControlRequest::Propose { command: Box::new(command(Action::LeaseRenew)) }),
-        ("report", ControlRequest::Report(Report { relays, snapshot: Version(9), flows: 5, loads, circuits, applied })),
+        (
+            "report",
+            ControlRequest::Report(Report {
+                relays,
+                snapshot: Version(9),
+                flows: 5,
+                loads,
+                circuits,
+                applied,
+                balancers,
+            }),
+        ),
         ("raft", ControlRequest::Raft { message: vec![1, 2] }),
         ("api", ControlRequest::Api { method: "GET".to_owned(), path: "/api/status".to_owned(), body: vec![b'{'] }),
         ("look", ControlRequest::Look { node: NodeId(3), path: "/api/console/vitals".to_owned() }),

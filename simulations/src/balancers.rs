@@ -2,6 +2,7 @@
 //! writers that connect all the time. The actors, connections and bytes are the real ones.
 
 mod databases;
+pub mod role;
 mod story;
 
 use std::{
@@ -12,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use postroad_actors::balancer::{self, BalancerHandle, Options};
+use postroad_actors::balancer::{self, BalancerHandle, Options, Setup};
 use postroad_cluster::balancer::{
     database::settings::{Language, Protocol, Settings},
     proxy_header::TrustedSources,
@@ -22,7 +23,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use tokio::time::{Instant, sleep};
 
 use self::{
-    databases::{Cluster, NODE_PORT, NODES, SimProbes, name, serve},
+    databases::{Cluster, NODES, SimProbes, name, serve},
     story::Story,
 };
 use crate::{
@@ -153,24 +154,31 @@ async fn start(
     // Clocks a little apart, and one of them fast.
     let rate_ppm = if number == 0 { 0 } else { 200 };
     let skew = Skew { boot_offset_ns: (1 + number as u64) * 1_000_000_000, wall_offset_ms: 0, rate_ppm };
-    let at = |port| SocketAddr::new(host.ip(), port);
+    let probes = SimProbes { balancer: number, cluster: cluster.clone(), check: check.clone() };
     balancer::start(Options {
         clock: Arc::new(SimClock::new(Instant::now(), skew)),
         entropy: Arc::new(SimEntropy::new(seed.wrapping_add(number as u64))),
         network: Arc::new(fabric.boot(host)),
-        probes: Arc::new(SimProbes { balancer: number, cluster: cluster.clone(), check: check.clone() }),
+        setup: setup(host, probes, settings),
+        nodes: databases::listed(NODES),
+    })
+    .await
+}
+
+/// A balancer with its ports on `host`.
+fn setup(host: Host, probes: SimProbes, settings: Settings) -> Setup {
+    Setup {
+        probes: Arc::new(probes),
         settings,
-        nodes: (0..NODES).map(|node| (name(node), format!("{}:{NODE_PORT}", databases::host(node).ip()))).collect(),
-        rw: at(RW_PORT),
-        ro: Some(at(RO_PORT)),
+        rw: SocketAddr::new(host.ip(), RW_PORT),
+        ro: Some(SocketAddr::new(host.ip(), RO_PORT)),
         source: None,
         proxy_protocol: false,
         proxy_protocol_from: TrustedSources::default(),
         protocol: Protocol::Mysql,
         language: Language::En,
         capacity: 1_000,
-    })
-    .await
+    }
 }
 
 fn look(balancers: &[Arc<BalancerHandle>], check: &BalancerCheck) {

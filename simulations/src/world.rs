@@ -3,11 +3,13 @@
 use std::{collections::BTreeMap, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use postroad_actors::{
+    balancer::Setup,
     ports::{Ports, Settings},
     root::{self, NodeHandle},
     setup::{Founded, Invitation, SetupError, enrol, found},
 };
 use postroad_cluster::{
+    balancer::proxy_header::TrustedSources,
     command::{Action, LinkSpec, Outcome, Refusal, VerifierBytes},
     domain::FailureDomain,
     id::{LinkId, Name, NodeId, Role},
@@ -146,6 +148,16 @@ impl World {
             paused_until: None,
         });
         self.machines.len() - 1
+    }
+
+    /// Gives a host what it needs for a database balancer, as its configuration would; from its next start on.
+    pub fn balances(&mut self, index: usize, text: &str, setup: Setup) {
+        self.machines[index].settings.balancers.insert(name(text), setup);
+    }
+
+    /// Has a host's links take a PROXY header off connections from these addresses; from its next start on.
+    pub fn trusts(&mut self, index: usize, sources: TrustedSources) {
+        self.machines[index].settings.proxy_protocol_from = sources;
     }
 
     /// The ports of a new incarnation of a host.

@@ -1,5 +1,7 @@
 //! Cases from the field, each on whole nodes in virtual time, named as the list of cases names them (R1, R2, …).
 
+#[path = "cases/balancer.rs"]
+mod balancer;
 #[path = "cases/control.rs"]
 mod control;
 #[path = "cases/drain.rs"]

@@ -59,6 +59,11 @@ pub(super) async fn route(core: &Core, call: Call) -> Answer {
         ("DELETE", ["links", name]) => core.link_remove(name).await,
         // It drops packets of this node, so it is asked for on this host only.
         ("POST", ["links", name, "trial"]) if !call.carried => core.link_trial(name, &call.read()?).await,
+        ("GET", ["balancers"]) => core.balancer_list().await,
+        ("POST", ["balancers"]) => core.balancer_add(call.read()?).await,
+        ("GET", ["balancers", name]) => core.balancer_show(name).await,
+        ("POST", ["balancers", name]) => core.balancer_set(name, call.read()?).await,
+        ("DELETE", ["balancers", name]) => core.balancer_remove(name).await,
         ("GET", ["control"]) => core.control_list().await,
         ("POST", ["control", "promote"]) => core.control_promote(&call).await,
         ("POST", ["control", "step-down"]) => core.control_step_down(&call).await,

@@ -42,10 +42,7 @@ impl Core {
     /// How this node, and on a control node the fleet, stand.
     pub(super) async fn status(&self) -> Found {
         let fabric = self.fabric();
-        let facts = match status::leader_facts(fabric, &self.seen) {
-            Some(facts) => Some(facts),
-            None => self.facts_of_leader().await,
-        };
+        let facts = self.facts().await;
         let found = status::status(fabric, self.node.switch().map(|switch| &**switch), facts, &self.seen);
         self.memory.note_term(&found);
         Found(found)
@@ -55,6 +52,14 @@ impl Core {
     pub(super) fn leader(&self) -> Answer {
         let facts = status::leader_facts(self.fabric(), &self.seen);
         facts.map(data).ok_or_else(|| Failure::unreachable("this node does not lead"))
+    }
+
+    /// What only the leader knows, from wherever it is; nothing where it does not answer.
+    pub(super) async fn facts(&self) -> Option<LeaderFacts> {
+        match status::leader_facts(self.fabric(), &self.seen) {
+            Some(facts) => Some(facts),
+            None => self.facts_of_leader().await,
+        }
     }
 
     async fn facts_of_leader(&self) -> Option<LeaderFacts> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use postroad_actors::balancer::role::RoleView;
 use postroad_cluster::{
     domain::FailureDomain,
     id::{LinkId, NodeId, Role},
@@ -95,6 +96,82 @@ pub struct LinkRetargeted {
     /// The target before.
     pub before: String,
     /// Whether it was another one.
+    pub changed: bool,
+}
+
+/// A database balancer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Balancer {
+    /// Its name.
+    pub name: String,
+    /// The nodes of the database cluster: `host:port` by the id that each announces.
+    pub databases: BTreeMap<String, String>,
+    /// Who runs it; on a node that is no control node, this one.
+    pub on: Vec<Runner>,
+    /// When it was made; known on control nodes.
+    pub made: Option<WallTime>,
+    /// The entry of the log that made or changed it last.
+    pub changed: Option<u64>,
+}
+
+/// A node that runs a database balancer, by its last report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Runner {
+    /// The node's name.
+    pub node: String,
+    /// Whether it runs there; nothing where that node has not reported.
+    pub runs: Option<bool>,
+    /// Whether it has the present list of database nodes.
+    pub current: Option<bool>,
+    /// The database node that takes writes, as it sees it.
+    pub primary: Option<String>,
+    /// What is wrong there.
+    pub trouble: Option<String>,
+}
+
+/// What `balance show` shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BalancerShown {
+    /// The balancer.
+    pub balancer: Balancer,
+    /// How it stands on the node that was asked, if that has to do with it.
+    pub here: Option<RoleView>,
+}
+
+/// What `balance add` asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BalancerAdd {
+    /// The balancer's name.
+    pub name: String,
+    /// The database nodes: `host:port` by id.
+    pub to: BTreeMap<String, String>,
+    /// The nodes that run it, by name.
+    pub on: Vec<String>,
+}
+
+/// What `balance set` asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BalancerSet {
+    /// Database nodes that are added or get another address.
+    pub to: BTreeMap<String, String>,
+    /// Database nodes that are taken out.
+    pub without: Vec<String>,
+    /// Nodes that run it from now on.
+    pub on: Vec<String>,
+    /// Nodes that run it no more.
+    pub off: Vec<String>,
+}
+
+/// What that came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BalancerChanged {
+    /// The balancer as it is now.
+    pub balancer: Balancer,
+    /// As it was before.
+    pub before: Balancer,
+    /// Whether anything is other than before.
     pub changed: bool,
 }
 

@@ -16,7 +16,7 @@ use postroad_actors::balancer::{
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::{
-    api::client,
+    api::{client, status_of},
     cli::output::Output,
     errors::{Exit, Failure},
 };
@@ -50,22 +50,27 @@ impl Listener {
         self.address
     }
 
-    /// Answers until it is dropped.
-    pub async fn serve(self, balancer: Arc<BalancerHandle>) {
-        let routes = Router::new().route("/status", get(status)).route("/metrics", get(metrics)).with_state(balancer);
+    /// Answers for the balancer that `find` finds, until it is dropped.
+    pub async fn serve(self, find: Find) {
+        let routes = Router::new().route("/status", get(status)).route("/metrics", get(metrics)).with_state(find);
         if let Err(error) = axum::serve(self.listener, routes).await {
             tracing::error!(%error, "the admin port has ended");
         }
     }
 }
 
-async fn status(State(balancer): State<Arc<BalancerHandle>>) -> Response {
-    match balancer.status().await {
+/// Finds the balancer, or says why there is none: as a role of a node it comes and goes.
+pub type Find = Arc<dyn Fn() -> Result<Arc<BalancerHandle>, Failure> + Send + Sync>;
+
+async fn found(find: &Find) -> Result<Status, Failure> {
+    let status = find()?.status().await;
+    status.map_err(|error| Failure::new(Exit::Unreachable, error.code(), error.to_string()))
+}
+
+async fn status(State(find): State<Find>) -> Response {
+    match found(&find).await {
         Ok(status) => json(StatusCode::OK, &Output::new(serde_json::json!(status), "").envelope()),
-        Err(error) => {
-            let failure = Failure::new(Exit::Unreachable, error.code(), error.to_string());
-            json(StatusCode::SERVICE_UNAVAILABLE, &failure.envelope())
-        }
+        Err(failure) => json(status_of(&failure), &failure.envelope()),
     }
 }
 
@@ -73,10 +78,10 @@ fn json(status: StatusCode, body: &serde_json::Value) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
-async fn metrics(State(balancer): State<Arc<BalancerHandle>>) -> Response {
-    match balancer.status().await {
+async fn metrics(State(find): State<Find>) -> Response {
+    match found(&find).await {
         Ok(status) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], exposition(&status)).into_response(),
-        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response(),
+        Err(failure) => (status_of(&failure), failure.to_string()).into_response(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The configuration of a database balancer: one TOML file, checked as a whole before anything starts (DB-40).
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::Read,
     net::{IpAddr, SocketAddr},
     os::unix::fs::PermissionsExt,
@@ -37,6 +37,27 @@ pub const PASSWORD_VARIABLE: &str = "POSTROAD_PROXY_PASSWORD";
 /// How to get a file that is right.
 const EXAMPLE: &str = "postroad balance example";
 
+/// Who says which nodes there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// The file: the balancer stands alone.
+    Own,
+    /// The cluster: the balancer is a role of a node (DB-43).
+    Cluster,
+    /// Either; the list is not what is wanted of the file.
+    Either,
+}
+
+/// What a file sets, by section and key. Some of it is secret, so it is not shown.
+#[derive(Clone, Default, PartialEq)]
+struct Set(BTreeMap<(&'static str, &'static str), Value>);
+
+impl std::fmt::Debug for Set {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
 /// Everything that a balancer is told.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -64,15 +85,27 @@ pub struct Config {
     pub probe: ProbeSettings,
     /// What is odd and no error.
     pub warnings: Vec<String>,
+    /// What the file sets, by section and key, to be compared with what it sets later.
+    set: Set,
+}
+
+impl Config {
+    /// The keys that `other` sets to something else, without those of lists.
+    pub fn differs(&self, other: &Self) -> Vec<String> {
+        let (ours, others) = (&self.set.0, &other.set.0);
+        let keys: BTreeSet<_> = ours.keys().chain(others.keys()).collect();
+        let differing = keys.into_iter().filter(|key| ours.get(key) != others.get(key));
+        differing.map(|(section, name)| format!("{section}.{name}")).collect()
+    }
 }
 
 /// Reads the file at `path`; `password` is the environment's.
 ///
 /// # Errors
 /// `CONFIG_UNREADABLE`, or `CONFIG_INVALID` with everything that is wrong.
-pub fn load(path: &Path, password: Option<String>) -> Result<Config, Failure> {
+pub fn load(path: &Path, list: List, password: Option<String>) -> Result<Config, Failure> {
     let (text, open_to_others) = read(path)?;
-    let mut config = parse(path, &text, password)?;
+    let mut config = parse(path, &text, list, password)?;
     if open_to_others && text.lines().any(|line| line.trim_start().starts_with("password")) {
         config.warnings.push(format!(
             "{} holds a password and others can read it: chmod 600 {0}, or set {PASSWORD_VARIABLE} instead",
@@ -104,12 +137,13 @@ fn read(path: &Path) -> Result<(String, bool), Failure> {
 ///
 /// # Errors
 /// `CONFIG_INVALID` with everything that is wrong.
-pub fn parse(path: &Path, text: &str, password: Option<String>) -> Result<Config, Failure> {
+pub fn parse(path: &Path, text: &str, list: List, password: Option<String>) -> Result<Config, Failure> {
     let Content { values, mut lists, mut complaints } = file::read(&SCHEMA, path, text);
     let reader = Reader { values, path, text };
     let nodes = lists.remove("nodes").unwrap_or_default();
     if complaints.is_empty() {
-        complaints.extend(reader.missing(&nodes));
+        complaints.extend(reader.missing());
+        complaints.extend(reader.misplaced_nodes(list, nodes.len()));
     }
     if !complaints.is_empty() {
         return Err(invalid(&complaints, EXAMPLE));
@@ -158,8 +192,29 @@ impl Reader<'_> {
         self.parsed(section, name)
     }
 
+    /// Where the list of nodes stands and must not, or is missing, or has too many.
+    fn misplaced_nodes(&self, list: List, count: usize) -> Option<Complaint> {
+        let end = self.text.trim_end().len();
+        let at = self.text.find("[nodes]").filter(|_| list == List::Cluster).unwrap_or(end);
+        let (sentence, reason) = match (list, count) {
+            (List::Own, 0) => {
+                ("[nodes] names no node, and one is required".to_owned(), "id = \"ADDRESS:PORT\"".to_owned())
+            }
+            (List::Own | List::Either, 0..=NODES_MAX) | (List::Cluster, 0) => return None,
+            (List::Own | List::Either, _) => (
+                format!("[nodes] names {count} nodes, at most {NODES_MAX}"),
+                "each is a probe and a connection".to_owned(),
+            ),
+            (List::Cluster, _) => (
+                "[nodes] stands in the file of a balancer whose list the cluster has; take it out".to_owned(),
+                "two lists would differ one day: postroad balance add, postroad balance set".to_owned(),
+            ),
+        };
+        Some(Complaint { place: Place::in_file(self.path, self.text, &(at..at)), sentence, reason })
+    }
+
     /// What is required and not there, or does not fit together.
-    fn missing(&self, nodes: &BTreeMap<String, Value>) -> Vec<Complaint> {
+    fn missing(&self) -> Vec<Complaint> {
         let end = self.text.trim_end().len();
         let complaint = |sentence: &str, reason: &str| Complaint {
             place: Place::in_file(self.path, self.text, &(end..end)),
@@ -171,14 +226,6 @@ impl Reader<'_> {
         for (section, name) in required.into_iter().filter(|(section, name)| self.value(section, name).is_none()) {
             let why = SCHEMA.find(section, name).map_or("", |key| key.why);
             complaints.push(complaint(&format!("{section}.{name} is missing, and it is required"), why));
-        }
-        match nodes.len() {
-            0 => complaints.push(complaint("[nodes] names no node, and one is required", "id = \"ADDRESS:PORT\"")),
-            1..=NODES_MAX => {}
-            count => {
-                let sentence = format!("[nodes] names {count} nodes, at most {NODES_MAX}");
-                complaints.push(complaint(&sentence, "each is a probe and a connection"));
-            }
         }
         let custom = self.text("proxy", "engine").as_deref() == Some("custom");
         if custom && self.value("custom", "query").is_none() {
@@ -286,6 +333,7 @@ impl Reader<'_> {
             settings: self.settings(),
             probe,
             warnings,
+            set: Set(self.values.iter().map(|(key, (value, _))| (*key, value.clone())).collect()),
         })
     }
 }

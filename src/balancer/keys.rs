@@ -1,8 +1,8 @@
 //! Every key of the balancer's configuration as data: what it is, its default, its bounds and the reason for them.
 
-use postroad_cluster::balancer::limits::{
-    ACTIVE_WEIGHT, CONNECTION_RESERVE, LAG_BYTES, LAG_SECONDS, NODE_ID_BYTES_MAX, PERIOD_MS, TIMEOUT_MS,
-    UNHEALTHY_AFTER,
+use postroad_cluster::balancer::{
+    database::settings::check_node_id,
+    limits::{ACTIVE_WEIGHT, CONNECTION_RESERVE, LAG_BYTES, LAG_SECONDS, PERIOD_MS, TIMEOUT_MS, UNHEALTHY_AFTER},
 };
 
 use crate::config::keys::{Key, Kind, List, Schema};
@@ -18,19 +18,12 @@ pub const SCHEMA: Schema = Schema {
 const NODES: List = List {
     section: "nodes",
     kind: Kind::HostPort,
-    name: node_id,
+    name: check_node_id,
     example: "#db-1 = \"10.0.0.1:5432\"\n#db-2 = \"10.0.0.2:5432\"\n",
     says: "The nodes: the id that a node announces, and the address at which clients reach it. The id is PostgreSQL's \
            cluster_name, server_id in MariaDB and MySQL.",
     why: "a node that announces another id than the one of its address is set aside",
 };
-
-/// Checks a node's id.
-fn node_id(name: &str) -> Result<(), String> {
-    let fits = (1..=NODE_ID_BYTES_MAX).contains(&name.len());
-    let plain = name.chars().all(|letter| !letter.is_control() && letter != '/' && letter != '"' && letter != '\\');
-    if fits && plain { Ok(()) } else { Err(format!("is no id: 1 to {NODE_ID_BYTES_MAX} bytes without / \" and \\")) }
-}
 
 const fn number(range: &core::ops::RangeInclusive<u64>) -> Kind {
     Kind::Number { min: *range.start(), max: *range.end() }

@@ -1,9 +1,13 @@
-//! `postroad balance database` runs a database balancer; `status`, `check` and `example` are about one.
+//! `postroad balance`: `database` runs a balancer that stands alone; `add`, `set`, `list`, `show` and `remove` are about
+//! those that nodes run for the cluster; `status`, `check` and `example` serve both.
+
+mod cluster;
 
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Subcommand};
 use postroad_actors::balancer::status::{NodeStatus, Status};
+use postroad_cluster::{balancer::database::settings::Port, id::Name};
 use serde_json::json;
 
 use super::{
@@ -13,14 +17,15 @@ use super::{
     table::Table,
 };
 use crate::{
-    balancer::{self, admin},
+    balancer::{self, admin, config::List},
     errors::Failure,
 };
 
 /// The command.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: postroad balance database --config proxy.toml\n\n\
-                        A balancer needs no cluster and no data directory; its configuration is a file of its own.")]
+                        A balancer that stands alone needs no cluster and no data directory; its configuration is a file \
+                        of its own. Those of a cluster run on its nodes: add, set, list, show, remove.")]
 pub struct Command {
     #[command(subcommand)]
     verb: Verb,
@@ -32,11 +37,42 @@ enum Verb {
     #[command(after_help = "Example: postroad balance database --config proxy.toml\n\n\
                             It runs in the foreground until SIGTERM or Ctrl-C; SIGHUP reads the list of nodes anew. \
                             systemd is told when it is ready. The monitoring account's password may come from \
-                            $POSTROAD_PROXY_PASSWORD.")]
+                            $POSTROAD_PROXY_PASSWORD.\n\n\
+                            Limits: mixed reads and writes of one connection belong on rw; a read on ro may miss a \
+                            write that was just made; KILL, cancel requests and connection ids belong to the node \
+                            that was reached.")]
     Database {
         /// A file that the log is appended to, whatever the configuration says
         #[arg(long, value_name = "FILE")]
         log: Option<PathBuf>,
+    },
+    /// Have nodes of the cluster run a balancer, whose list of database nodes the cluster keeps
+    #[command(
+        after_help = "Example: postroad balance add orders --to db-1=10.0.0.1:5432 --to db-2=10.0.0.2:5432 --on web-1\n\n\
+                            Each node named by --on needs a file with its ports and monitoring account, before or \
+                            after: postroad balance example, and [balancers] orders = FILE in its postroad.toml."
+    )]
+    Add(cluster::Add),
+    /// Change which database nodes a balancer leads to, or which nodes run it; no connection is dropped for the list
+    #[command(after_help = "Example: postroad balance set orders --to db-3=10.0.0.3:5432 --without db-1")]
+    Set(cluster::Set),
+    /// List the balancers of the cluster
+    #[command(after_help = "Example: postroad balance list")]
+    List,
+    /// Show one balancer of the cluster; on a node that runs it, with where its connections go and why
+    #[command(after_help = "Example: postroad balance show orders")]
+    Show {
+        /// Its name
+        name: Name,
+    },
+    /// Take a balancer out of the cluster: its ports close and its connections end, on every node that runs it
+    #[command(after_help = "Example: postroad balance remove orders --yes")]
+    Remove {
+        /// Its name
+        name: Name,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
     },
     /// Show where connections go and why, from a running balancer
     #[command(after_help = "Example: postroad balance status --admin 127.0.0.1:9444\n\n\
@@ -51,6 +87,9 @@ enum Verb {
     Check {
         /// The file
         file: PathBuf,
+        /// The file is of a balancer that a node runs for the cluster, which has its list of database nodes
+        #[arg(long)]
+        role: bool,
     },
     /// Print every key of a balancer's configuration with its default and its reason
     #[command(after_help = "Example: postroad balance example > proxy.toml")]
@@ -76,7 +115,7 @@ impl Command {
             Verb::Status { admin } => {
                 let address = match (admin, &context.global.config) {
                     (Some(address), _) => *address,
-                    (None, Some(file)) => balancer::load(file)?.admin,
+                    (None, Some(file)) => balancer::load_with(file, List::Either)?.admin,
                     (None, None) => default_admin(),
                 };
                 let mut output = context.block_on(admin::ask(address))?;
@@ -84,10 +123,16 @@ impl Command {
                 output.human = text(&status, context.style);
                 Ok(output)
             }
-            Verb::Check { file } => {
-                let config = balancer::load(file)?;
+            Verb::Add(add) => add.run(context),
+            Verb::Set(set) => set.run(context),
+            Verb::List => cluster::list(context),
+            Verb::Show { name } => cluster::show(context, name),
+            Verb::Remove { name, yes } => cluster::remove(context, name, *yes),
+            Verb::Check { file, role } => {
+                let config = balancer::load_with(file, if *role { List::Cluster } else { List::Own })?;
                 let nodes: Vec<&String> = config.nodes.keys().collect();
-                let human = format!("{}: nothing is wrong; {} nodes", file.display(), nodes.len());
+                let has = if *role { "the cluster has its nodes".to_owned() } else { format!("{} nodes", nodes.len()) };
+                let human = format!("{}: nothing is wrong; {has}", file.display());
                 Ok(Output::new(json!({ "file": file, "nodes": nodes }), human).warn(config.warnings))
             }
             Verb::Example => {
@@ -124,7 +169,14 @@ fn text(status: &Status, style: Style) -> String {
     for port in &status.ports {
         let totals = port.totals;
         let word = port.port.word();
-        lines.push(format!("  {word}  {} · {} passed, {} refused", port.address, totals.passed, totals.refused));
+        let shut = port.failure.as_ref().map(|why| style.bad(format_args!(" · not open: {why}"))).unwrap_or_default();
+        lines.push(format!("  {word}  {} · {} passed, {} refused{shut}", port.address, totals.passed, totals.refused));
+    }
+    if let Some(primary) = &status.primary
+        && status.ports.iter().any(|port| port.port == Port::Ro)
+        && !status.nodes.iter().any(|node| node.report.reads)
+    {
+        lines.push(style.warning(format_args!("no node is fit for reads, so they go to {primary} too")));
     }
     let mut table = Table::new([
         "node", "address", "role", "epoch", "health", "conn/max", "active", "lag", "rw", "ro", "score", "reads",
@@ -146,6 +198,8 @@ fn text(status: &Status, style: Style) -> String {
 
 fn row(node: &NodeStatus) -> [String; 12] {
     let report = &node.report;
+    // What it bore last is in --json.
+    let known = report.role.is_some();
     let lag = match (report.lag_bytes, report.lag_ms) {
         (Some(bytes), Some(ms)) => format!("{} {:.1} s", relative::bytes(bytes), ms as f64 / 1e3),
         _ => "-".to_owned(),
@@ -154,9 +208,9 @@ fn row(node: &NodeStatus) -> [String; 12] {
         report.node.clone(),
         report.address.clone(),
         report.role.map_or("unknown", postroad_cluster::balancer::database::evidence::Role::word).to_owned(),
-        report.epoch.to_string(),
+        if known { report.epoch.to_string() } else { "-".to_owned() },
         if report.healthy { "ok" } else { "aside" }.to_owned(),
-        format!("{}/{}", report.connections, report.connections_max),
+        if known { format!("{}/{}", report.connections, report.connections_max) } else { "-".to_owned() },
         report.active.to_string(),
         lag,
         node.open.rw.to_string(),

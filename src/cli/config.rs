@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::{Context, output::Output, table::Table};
 use crate::{
+    balancer::role::Roles,
     config::{self, Loaded, Origin, Place, Sources, keys, keys::Value},
     errors::Failure,
 };
@@ -46,7 +47,8 @@ impl Command {
             Verb::Check { file } => {
                 let file = file.clone().or_else(|| context.global.config.clone());
                 let loaded = config::load(&Sources::of_process(file, context.global.data.clone()))?;
-                Ok(check(&loaded))
+                let roles = Roles::load(&loaded.config.balancers)?;
+                Ok(check(&loaded).warn(roles.warnings().cloned()))
             }
             Verb::Show => Ok(show(&context.load_config()?, context)),
             Verb::Example => {
@@ -85,6 +87,12 @@ fn show(loaded: &Loaded, context: &Context) -> Output {
             Some(Value::Flag(flag)) => json!(flag),
         };
         data.push(json!({ "key": setting.key.path(), "value": value, "from": setting.origin.to_string() }));
+    }
+    for (name, file) in &loaded.config.balancers {
+        let (key, value) = (format!("balancers.{name}"), file.display().to_string());
+        let from = loaded.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
+        table.row([&key, &value, &from]);
+        data.push(json!({ "key": key, "value": value, "from": from }));
     }
     Output::new(json!({ "settings": data }), table.render(context.style)).warn(loaded.warnings.clone())
 }

@@ -2,7 +2,10 @@
 
 use axum::http::Method;
 use clap::Args;
-use postroad_actors::status::{Health, Problem, Status, control::ControlView, relays::Standing};
+use postroad_actors::{
+    balancer::role::{RoleView, Standing},
+    status::{Health, Problem, Status, control::ControlView, relays},
+};
 use postroad_cluster::{drain::Phase, id::NodeId, time::WallTime};
 
 use super::{
@@ -50,6 +53,9 @@ fn text(status: &Status, style: Style) -> String {
     }
     for circuit in &status.circuits {
         line("", circuit_line(circuit));
+    }
+    for balancer in &status.balancers {
+        line("balancer", balancer_line(balancer));
     }
     if status.control.is_none() {
         line("sessions", sessions_line(status));
@@ -139,13 +145,13 @@ fn relays_line(status: &Status) -> String {
     let relays = &status.relays;
     let mut parts = vec![format!("{} ready", relays.ready)];
     for (count, state) in [
-        (relays.pending, Standing::Pending),
-        (relays.draining, Standing::Draining),
-        (relays.unreachable, Standing::Unreachable),
+        (relays.pending, relays::Standing::Pending),
+        (relays.draining, relays::Standing::Draining),
+        (relays.unreachable, relays::Standing::Unreachable),
     ] {
         if count > 0 {
             let names = relays.list.iter().filter(|relay| relay.state == state).map(|relay| match &relay.drain {
-                Some(drain) if state == Standing::Draining => match &drain.progress {
+                Some(drain) if state == relays::Standing::Draining => match &drain.progress {
                     Some(progress) if progress.phase == Phase::Over => format!("{}: drained", relay.name),
                     Some(progress) => {
                         format!("{}: {} left, {}", relay.name, plural(progress.flows, "flow"), progress.phase.word())
@@ -190,6 +196,33 @@ fn link_line(link: &postroad_actors::status::local::Link) -> String {
     let by = by.collect::<Vec<_>>().join(", ");
     let by = if by.is_empty() { String::new() } else { format!(" ({by})") };
     format!("{}: {end} · {}{by}", link.name, plural(link.flows, "flow"))
+}
+
+fn balancer_line(balancer: &RoleView) -> String {
+    let name = &balancer.name;
+    let Some(status) = &balancer.status else {
+        let why = match balancer.standing {
+            Standing::NotListed => {
+                "configured here, and the cluster does not have this node run it: postroad balance add"
+            }
+            Standing::NotConfigured => "not configured on this host",
+            Standing::Running => "begins",
+        };
+        return format!("{name}: {why}");
+    };
+    let ports = status.ports.iter().map(|port| format!("{} {}", port.port.word(), port.address));
+    let healthy = status.nodes.iter().filter(|node| node.report.healthy).count();
+    let open: u64 = status.nodes.iter().map(|node| node.open.rw + node.open.ro).sum();
+    let writes = match &status.primary {
+        Some(primary) => format!("writes go to {primary}"),
+        None => "writes are refused".to_owned(),
+    };
+    format!(
+        "{name}: {} · {writes} · {healthy} of {} nodes · {}",
+        ports.collect::<Vec<_>>().join(", "),
+        status.nodes.len(),
+        plural(open, "connection")
+    )
 }
 
 fn circuit_line(circuit: &postroad_actors::status::local::Circuit) -> String {

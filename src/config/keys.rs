@@ -248,6 +248,17 @@ pub const KEYS: &[Key] = &[
         why: "a flow that waits longer than an hour holds its buffers for nothing",
     },
     Key {
+        section: "link",
+        name: "proxy_protocol_from",
+        kind: Kind::Sources,
+        default: None,
+        example: "10.0.0.7, 10.1.0.0/24",
+        says: "Addresses and networks of machines whose connections to this node's links begin with a PROXY v2 header, \
+               such as a database balancer's. From them one is required and taken off, from all others none is read. \
+               Left out, nobody is.",
+        why: "a service that cannot read such a header would take it for its client's first word",
+    },
+    Key {
         section: "log",
         name: "format",
         kind: Kind::Choice(&["human", "json"]),
@@ -331,10 +342,21 @@ pub struct Schema {
     pub heading: &'static str,
 }
 
+const BALANCERS: List = List {
+    section: "balancers",
+    kind: Kind::Path,
+    name: |name| name.parse::<Name>().map(|_| ()).map_err(|_| Kind::Name.wants()),
+    example: "#orders = \"orders.toml\"\n",
+    says: "Database balancers that the cluster may have this node run: the balancer's name in the cluster, and the file \
+           with its ports and its monitoring account, as postroad balance example prints it, without [nodes]. A relative \
+           path starts at this file's folder.",
+    why: "ports and passwords are this host's own, and the list of database nodes is the cluster's: postroad balance add",
+};
+
 /// The configuration of a node.
 pub const NODE: Schema = Schema {
     keys: KEYS,
-    lists: &[],
+    lists: &[BALANCERS],
     heading: "# Configuration of one postroad node. Every key is here with its default or, without one, an example;\n\
               # remove the # before a key to change it. Environment variables POSTROAD_SECTION_KEY go before this file,\n\
               # flags before both. What concerns the whole cluster is not here: the cluster agrees on it.\n",

@@ -14,13 +14,15 @@ use postroad_cluster::{
 use postroad_transport::network::Network;
 use tokio::sync::Mutex;
 
-use super::{DATABASE, probe::Probe};
+use super::{Shared, probe::Probe};
 use crate::{handle::Handle, shell::Performer};
 
 type Me = Handle<Prober>;
 
 /// Performs what a prober decides.
 pub(super) struct ProberPerformer {
+    /// Where the actor that decides stands in the tree.
+    database: String,
     node: String,
     listed: String,
     network: Arc<dyn Network>,
@@ -29,12 +31,13 @@ pub(super) struct ProberPerformer {
 }
 
 impl ProberPerformer {
-    pub(super) fn new(node: String, listed: String, network: Arc<dyn Network>, probe: Box<dyn Probe>) -> Self {
-        Self { node, listed, network, probe: Arc::new(Mutex::new(probe)) }
+    pub(super) fn new(shared: &Shared, node: String, listed: String) -> Self {
+        let probe = Arc::new(Mutex::new(shared.setup.probes.of(&node)));
+        Self { database: shared.database(), node, listed, network: Arc::clone(&shared.network), probe }
     }
 
     fn tell(&self, outcome: Box<Outcome>, me: &Me) {
-        let balancer = me.directory().and_then(|directory| directory.find::<Database, Report>(DATABASE));
+        let balancer = me.directory().and_then(|directory| directory.find::<Database, Report>(&self.database));
         let event = database::Event::Probed { node: self.node.clone(), listed: self.listed.clone(), outcome };
         // A balancer that is busy or restarting takes the next one; evidence has an age limit.
         if let Some(Err(error)) = balancer.map(|balancer| balancer.send(event)) {

@@ -45,8 +45,11 @@ pub struct Status {
 pub struct PortStatus {
     /// Which.
     pub port: Port,
-    /// Where it listens.
+    /// Where it listens, or is to.
     pub address: SocketAddr,
+    /// Why it does not listen, while it does not.
+    #[serde(default)]
+    pub failure: Option<String>,
     /// What has passed.
     #[serde(flatten)]
     pub totals: Totals,
@@ -69,11 +72,15 @@ impl Status {
     pub(super) fn new(shared: &Shared, report: Report) -> Self {
         let (rw, ro) = shared.connections.totals();
         let counts = shared.connections.counts();
-        let mut ports = vec![PortStatus { port: Port::Rw, address: shared.rw, totals: rw }];
-        ports.extend(shared.ro.map(|address| PortStatus { port: Port::Ro, address, totals: ro }));
+        let ports = shared.doors.iter().map(|door| PortStatus {
+            port: door.port,
+            address: door.address(),
+            failure: door.failure(),
+            totals: if door.port == Port::Rw { rw } else { ro },
+        });
         let nodes = report.nodes.into_iter().map(|report| {
             let open = counts.get(&report.node).copied().unwrap_or_default();
-            let active = report.active.saturating_mul(shared.settings.active_weight);
+            let active = report.active.saturating_mul(shared.setup.settings.active_weight);
             NodeStatus { score: (open.rw + open.ro).saturating_add(active), open, report }
         });
         Self {
@@ -86,7 +93,7 @@ impl Status {
             ambiguous: report.ambiguous,
             old_write_connections: shared.connections.old_writes() as u64,
             connections_max: shared.connections.capacity() as u64,
-            ports,
+            ports: ports.collect(),
             nodes: nodes.collect(),
         }
     }

@@ -23,6 +23,7 @@ use postroad_transport::{
     flow::{FlowCounters, FlowEnd, Receiver, Sender, pump},
     network::TcpStream,
     node_socket::CircuitKey,
+    proxy_header,
 };
 
 /// Takes an application's connection into a link.
@@ -72,6 +73,24 @@ async fn run(
     }
 }
 
+/// The connection after its PROXY header, which those that are trusted to send one must begin with (DB-30, DB-32). From
+/// others nothing is read: what looks like a header is theirs.
+async fn without_header(fabric: &Fabric, mut tcp: TcpStream) -> Result<TcpStream, String> {
+    if !fabric.settings.proxy_protocol_from.contains(tcp.peer.ip()) {
+        return Ok(tcp);
+    }
+    match proxy_header::read(&mut tcp, &*fabric.clock).await {
+        Ok(header) => {
+            tracing::debug!(peer = %tcp.peer, client = %header.client(tcp.peer), "a client was told of");
+            Ok(tcp)
+        }
+        Err(refused) => {
+            reset(tcp);
+            Err(refused.to_string())
+        }
+    }
+}
+
 async fn carry(
     fabric: &Arc<Fabric>,
     link: LinkId,
@@ -88,6 +107,7 @@ async fn carry(
         reset(tcp);
         return Err("this node holds no grant for the link; it comes with the next snapshot".to_owned());
     };
+    let tcp = without_header(fabric, tcp).await?;
     let wait = fabric.flow_wait();
     let Some((key, circuit)) = fabric.circuit_within(view.target, wait).await else {
         reset(tcp);

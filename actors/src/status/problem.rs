@@ -55,12 +55,14 @@ pub(super) fn find(status: &Status, view: &View<'_>, leaderless: bool) -> Vec<Pr
     if let Some(control) = &status.control {
         finder.control(control, leaderless);
         finder.reports(leaderless);
+        finder.balancers_elsewhere();
     }
     finder.relays();
     finder.connections();
     finder.sessions();
     finder.links();
     finder.circuits();
+    finder.balancers();
     finder.watch();
     finder.actors();
     let mut found = finder.found;

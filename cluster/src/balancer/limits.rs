@@ -29,6 +29,21 @@ pub const CONNECTION_RESERVE: RangeInclusive<u64> = 0..=10_000;
 /// Nodes of one database cluster: each is a probe and a connection, and 64 are far more than replicate from one primary.
 pub const NODES_MAX: usize = 64;
 
+/// Balancers that a cluster agrees on: one for each database cluster of an owner.
+pub const BALANCERS_MAX: usize = 64;
+
+/// Database nodes of all balancers of a cluster together: they travel in the agreed state, which is one message.
+pub const BALANCER_DATABASES_MAX: usize = 512;
+
+/// Nodes that run one balancer: two are usual, one on each host of its applications at most.
+pub const BALANCER_RUNNERS_MAX: usize = 32;
+
+/// Balancers that one node runs: each has ports, probes and a share of the descriptors of its own.
+pub const BALANCERS_PER_NODE_MAX: usize = 8;
+
+/// Characters of a balancer's trouble in a node's report: one line.
+pub const TROUBLE_CHARACTERS_MAX: usize = 300;
+
 /// Characters of a node's id: PostgreSQL's `cluster_name` is cut at 63 bytes, and so is what is compared with it.
 pub const NODE_ID_BYTES_MAX: usize = 63;
 

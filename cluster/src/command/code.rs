@@ -105,6 +105,14 @@ codes! {
     RELAY_NOT_DRAINING,
     /// The relay is not connected to the control nodes (RP-41).
     RELAY_NOT_CONNECTED,
+    /// There is no such database balancer.
+    BALANCER_UNKNOWN,
+    /// A database balancer that leads nowhere, that nobody runs, or whose list is none.
+    BALANCER_INVALID,
+    /// The database balancer has changed since the proposer looked.
+    BALANCER_CHANGED,
+    /// The node runs database balancers.
+    NODE_HAS_BALANCERS,
 }
 
 #[cfg(test)]

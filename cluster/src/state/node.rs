@@ -159,6 +159,7 @@ impl State {
                 format!("Remove them first: postroad link remove {}", names[0]),
             ));
         }
+        self.check_runs_none(node, &name)?;
         self.check_not_last(node)?;
         self.nodes.remove(&node);
         self.issuers.remove(&node);

@@ -378,6 +378,82 @@ fn a_node_with_links_stays() {
     assert!(fleet.state.links.contains_key(&LinkId(2)));
 }
 
+fn balanced(databases: &[(&str, &str)], on: &[u64]) -> BalancerSpec {
+    let databases = databases.iter().map(|(id, address)| ((*id).to_owned(), (*address).to_owned()));
+    BalancerSpec { databases: databases.collect(), on: on.iter().map(|node| NodeId(*node)).collect() }
+}
+
+fn balancer_add(text: &str, spec: BalancerSpec) -> Action {
+    Action::BalancerAdd { name: name(text), spec }
+}
+
+// DB-43: what the cluster agrees on of a database balancer, each refusal by its code.
+#[test]
+fn balancers_lead_to_databases_and_run_on_nodes_that_are_there() {
+    let mut fleet = Fleet::new();
+    let good = || balanced(&[("db-1", "10.0.0.1:5432"), ("db-2", "10.0.0.2:5432")], &[3]);
+    let many = |count: usize| BalancerSpec {
+        databases: (0..count).map(|at| (format!("db-{at}"), format!("10.0.{}.{}:1", at / 250, at % 250))).collect(),
+        ..good()
+    };
+    let table = [
+        (balanced(&[], &[3]), code::BALANCER_INVALID),
+        (balanced(&[("db-1", "10.0.0.1:5432")], &[]), code::BALANCER_INVALID),
+        (balanced(&[("a/b", "10.0.0.1:5432")], &[3]), code::BALANCER_INVALID),
+        (balanced(&[("a", "Db.example:1"), ("b", "db.example:1")], &[3]), code::BALANCER_INVALID),
+        (balanced(&[("db-1", "10.0.0.1")], &[3]), code::ADDRESS_INVALID),
+        (balanced(&[("db-1", "10.0.0.1:5432")], &[5]), code::ROLE_MISSING),
+        (balanced(&[("db-1", "10.0.0.1:5432")], &[77]), code::NODE_UNKNOWN),
+        (many(65), code::TOO_MANY),
+    ];
+    for (spec, expected) in table {
+        assert_eq!(fleet.code(balancer_add("orders", spec.clone())), expected, "{spec:?}");
+    }
+    fleet.done(balancer_add("orders", good()));
+    let first = fleet.state.balancers[&name("orders")].changed;
+    fleet.done(balancer_add("orders", good()));
+    assert_eq!(fleet.state.balancers[&name("orders")].changed, first, "the same again changes nothing");
+    assert_eq!(fleet.code(balancer_add("orders", many(3))), code::NAME_TAKEN);
+    let set = |spec, changed| Action::BalancerSet { name: name("orders"), spec, changed };
+    fleet.done(set(many(3), first));
+    assert_eq!(fleet.code(set(good(), first)), code::BALANCER_CHANGED, "what came between would be lost");
+    fleet.done(set(many(3), first));
+    let refused = fleet.apply(FIRST, Action::NodeRemove { node: NodeId(3) });
+    assert_eq!(refused.refusal().map(|refusal| refusal.code.as_str()), Some(code::NODE_HAS_BALANCERS));
+    // Who runs it sees it, and nobody else.
+    let sees = |fleet: &Fleet, node| {
+        let content = fleet.state.snapshot_for(NodeId(node), &mut unsigned(&mut Vec::new())).unwrap();
+        content.balancers.values().map(|view| view.databases.len()).sum::<usize>()
+    };
+    assert_eq!([sees(&fleet, 3), sees(&fleet, 4), sees(&fleet, 1)], [3, 0, 0]);
+    fleet.done(Action::BalancerRemove { name: name("orders") });
+    assert_eq!(fleet.code(Action::BalancerRemove { name: name("orders") }), code::BALANCER_UNKNOWN);
+    assert_eq!(fleet.code(set(good(), first)), code::BALANCER_UNKNOWN);
+    assert_eq!(sees(&fleet, 3), 0);
+    fleet.done(Action::NodeRemove { node: NodeId(3) });
+    assert_eq!(fleet.apply(NodeId(4), balancer_add("x", good())).refusal().unwrap().code, code::NOT_ALLOWED);
+}
+
+#[test]
+fn balancers_are_bounded() {
+    use crate::balancer::limits::{BALANCER_DATABASES_MAX, BALANCERS_MAX, BALANCERS_PER_NODE_MAX};
+    let mut fleet = Fleet::new();
+    for number in 0..BALANCERS_PER_NODE_MAX {
+        fleet.done(balancer_add(&format!("of-{number}"), balanced(&[("a", "a:1")], &[3])));
+    }
+    assert_eq!(fleet.code(balancer_add("one-more", balanced(&[("a", "a:1")], &[3, 4]))), code::TOO_MANY);
+    let wide = |number: usize| balanced(&[("a", &format!("a-{number}:1"))], &[4]);
+    let mut state = fleet.state.clone();
+    let of = |spec: BalancerSpec| BalancerRecord { spec, made: WallTime(1), changed: Version(1) };
+    state.balancers = (0..BALANCERS_MAX).map(|at| (name(&format!("b-{at}")), of(wide(at)))).collect();
+    fleet.state = state;
+    assert_eq!(fleet.code(balancer_add("one-more", balanced(&[("a", "a:1")], &[3]))), code::TOO_MANY);
+    let databases = |count: usize| (0..count).map(|at| (format!("d-{at}"), format!("d-{at}:1"))).collect();
+    let full = |count| of(BalancerSpec { databases: databases(count), on: BTreeSet::from([NodeId(4)]) });
+    fleet.state.balancers = (0..BALANCER_DATABASES_MAX / 64).map(|at| (name(&format!("b-{at}")), full(64))).collect();
+    assert_eq!(fleet.code(balancer_add("one-more", balanced(&[("a", "a:1")], &[3]))), code::TOO_MANY);
+}
+
 // RP-35
 #[test]
 fn a_retargeted_link_has_a_new_generation() {
@@ -581,6 +657,7 @@ fn renewing_a_lease_leaves_the_content_alone() {
 // The whole state travels and is kept as one message, whatever people fill it with.
 #[test]
 fn the_largest_state_fits_one_message() {
+    use crate::balancer::limits::{BALANCER_DATABASES_MAX, BALANCER_RUNNERS_MAX, BALANCERS_MAX};
     use crate::limits::{ADDRESS_BYTES_MAX, LINK_CONSUMERS_MAX, LINKS_MAX, NODES_MAX, REASON_BYTES_MAX};
     let long = |number: usize| name(&format!("{number:0>63}"));
     let domain =
@@ -626,6 +703,17 @@ fn the_largest_state_fits_one_message() {
         let revocation = Revocation { below: Generation(u64::MAX), version: Version(1 << 42), at: far };
         state.revocations.revoke(LinkId(1 << 40 | link), revocation);
     }
+    let databases = |balancer: usize| {
+        let each = BALANCER_DATABASES_MAX / BALANCERS_MAX;
+        (0..each).map(move |at| (format!("{balancer:0>30}{at:0>33}"), "x".repeat(ADDRESS_BYTES_MAX))).collect()
+    };
+    let on: BTreeSet<NodeId> = (0..BALANCER_RUNNERS_MAX as u64).map(|at| NodeId(NODES_MAX as u64 - at)).collect();
+    let balancer = |number: usize| BalancerRecord {
+        spec: BalancerSpec { databases: databases(number), on: on.clone() },
+        made: far,
+        changed: Version(1 << 42),
+    };
+    state.balancers = (0..BALANCERS_MAX).map(|number| (long(number), balancer(number))).collect();
     let bytes = wire::encode(&state);
     assert!(bytes.len() < MESSAGE_BYTES_MAX, "{} bytes", bytes.len());
     assert!(wire::decode::<State>(&bytes) == Ok(state), "the state must be read as it was written");
@@ -665,6 +753,13 @@ fn any_link() -> impl Strategy<Value = LinkSpec> {
     })
 }
 
+fn any_balancer() -> impl Strategy<Value = BalancerSpec> {
+    let address = prop_oneof![4 => (0_u8..4).prop_map(|at| format!("db-{at}:1")), 1 => Just("db".to_owned())];
+    let databases = prop::collection::btree_map((0_u8..5).prop_map(|at| format!("d{at}")), address, 0..3);
+    (databases, prop::collection::btree_set(any_node(), 0..3))
+        .prop_map(|(databases, on)| BalancerSpec { databases, on })
+}
+
 fn any_action() -> impl Strategy<Value = Action> {
     let token = || (0_u64..6).prop_map(TokenId);
     let link = || (0_u64..5).prop_map(LinkId);
@@ -694,6 +789,11 @@ fn any_action() -> impl Strategy<Value = Action> {
         1 => Just(Action::LeaseRenew),
         1 => (any_node(), any::<bool>()).prop_map(|(relay, draining)| Action::RelayDrain { relay, draining }),
         1 => any_node().prop_map(|relay| Action::RelayDisconnect { relay }),
+        4 => (any_name(), any_balancer()).prop_map(|(name, spec)| Action::BalancerAdd { name, spec }),
+        2 => (any_name(), any_balancer(), 1_u64..60).prop_map(|(name, spec, changed)| Action::BalancerSet {
+            name, spec, changed: Version(changed),
+        }),
+        1 => any_name().prop_map(|name| Action::BalancerRemove { name }),
     ]
 }
 

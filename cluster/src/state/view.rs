@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{LinkRecord, NodeRecord, State};
+use super::{BalancerRecord, LinkRecord, NodeRecord, State};
 use crate::{
     grant::{self, Grant, Right, SignedGrant},
-    id::{LinkId, NodeId, Role},
+    id::{LinkId, Name, NodeId, Role},
     revocation::{RevocationList, SignedRevocations},
-    snapshot::{LinkView, NodeView, Policy, RelayView, Route, SnapshotContent, SnapshotHeader},
+    snapshot::{BalancerView, LinkView, NodeView, Policy, RelayView, Route, SnapshotContent, SnapshotHeader},
 };
 
 /// Signs what a snapshot carries for its recipient and for those to whom that passes it on.
@@ -48,7 +48,18 @@ impl State {
             policy: me.roles.contains(&Role::Relay).then(|| self.policy(recipient)),
             flow_wait_seconds: self.flow_wait_seconds(),
             revocations: self.revocation_list().map(|list| sign.revocations(&list)),
+            balancers: self.balancers_of(recipient),
         })
+    }
+
+    /// The database balancers that a node runs. Nobody else hears where the databases are.
+    fn balancers_of(&self, node: NodeId) -> BTreeMap<Name, BalancerView> {
+        let own = self.balancers.iter().filter(|(_, record)| record.spec.on.contains(&node));
+        let view = |record: &BalancerRecord| BalancerView {
+            changed: record.changed,
+            databases: record.spec.databases.clone(),
+        };
+        own.map(|(name, record)| (name.clone(), view(record))).collect()
     }
 
     /// The revocations as they are signed; nothing while there are none.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     command::{Command, Outcome, PublicKeyBytes, Refusal},
-    id::{CircuitId, NodeId, Version},
+    id::{CircuitId, Name, NodeId, Version},
     snapshot::SignedSnapshot,
 };
 
@@ -114,6 +114,19 @@ pub struct Report {
     pub circuits: Vec<CircuitReport>,
     /// What each relay with a session has applied, by its own word.
     pub applied: BTreeMap<NodeId, Version>,
+    /// The database balancers that the cluster has it run, by name.
+    pub balancers: BTreeMap<Name, BalancerReport>,
+}
+
+/// How a database balancer does on a node that runs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BalancerReport {
+    /// The entry by which it has its list of nodes; nothing while it does not run.
+    pub changed: Option<Version>,
+    /// The database node that takes writes.
+    pub primary: Option<String>,
+    /// What is wrong, in a sentence; at most [`crate::balancer::limits::TROUBLE_CHARACTERS_MAX`].
+    pub trouble: Option<String>,
 }
 
 /// What a relay carries for a node.

@@ -95,6 +95,7 @@ mod tests {
             policy: None,
             flow_wait_seconds: 60,
             revocations: None,
+            balancers: BTreeMap::new(),
         })
     }
 

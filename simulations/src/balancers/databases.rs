@@ -59,6 +59,17 @@ impl Cluster {
         Self(Arc::new(Mutex::new(Databases { nodes, epoch: 1, cut: BTreeMap::new(), rng })))
     }
 
+    /// Another node leads from now on, and those that follow hear of it; the old primary does not.
+    pub(super) fn elect(&self, chosen: usize) {
+        let mut cluster = self.lock();
+        cluster.epoch += 1;
+        let epoch = cluster.epoch;
+        cluster.nodes[chosen] = Node { role: Role::Primary, epoch, ..cluster.nodes[chosen] };
+        for node in cluster.nodes.iter_mut().filter(|node| node.up && node.role == Role::Secondary) {
+            node.epoch = epoch;
+        }
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Databases> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -68,8 +79,14 @@ pub(super) fn name(node: usize) -> String {
     format!("db-{node}")
 }
 
+/// The hosts of the nodes come after those of a fleet.
 pub(super) fn host(node: usize) -> Host {
-    Host(node as u16 + 1)
+    Host(node as u16 + 101)
+}
+
+/// The first nodes as a balancer's list has them.
+pub(super) fn listed(count: usize) -> BTreeMap<String, String> {
+    (0..count).map(|node| (name(node), format!("{}:{NODE_PORT}", host(node).ip()))).collect()
 }
 
 impl Databases {

@@ -64,13 +64,7 @@ impl Story {
                 _ => {}
             }
         }
-        let mut cluster = self.cluster.lock();
-        cluster.epoch += 1;
-        let epoch = cluster.epoch;
-        cluster.nodes[chosen] = Node { role: Role::Primary, epoch, ..cluster.nodes[chosen] };
-        for node in cluster.nodes.iter_mut().filter(|node| node.up && node.role == Role::Secondary) {
-            node.epoch = epoch;
-        }
+        self.cluster.elect(chosen);
     }
 
     /// Somebody promotes two nodes in one epoch.

@@ -95,6 +95,21 @@ impl Finder<'_> {
         }
     }
 
+    /// What other nodes report of their database balancers; this node's own are told by itself.
+    pub(super) fn balancers_elsewhere(&mut self) {
+        let (me, view) = (self.status.node.id, self.view);
+        for (node, report) in view.reports.iter().filter(|(node, _)| **node != me) {
+            let node = view.name(*node);
+            for (name, balancer) in &report.balancers {
+                let Some(trouble) = &balancer.trouble else { continue };
+                let what = format!("balancer {name} on {node}: {trouble}");
+                let next = format!("See each database node and why: postroad balance show {name}, on {node}");
+                let about = format!("balancer {name} on {node}");
+                self.add(lasting(Health::Degraded, "BALANCER_TROUBLE"), about, what, next);
+            }
+        }
+    }
+
     pub(super) fn relays(&mut self) {
         let status = self.status;
         for relay in &status.relays.list {

@@ -3,7 +3,10 @@
 use postroad_cluster::time::Span;
 
 use super::{Finder, at_once, lasting, some};
-use crate::status::{Health, local};
+use crate::{
+    balancer::role::Standing,
+    status::{Health, local},
+};
 
 /// A lease with less than this left has not been renewed for long.
 const LEASE_LEFT_MIN: Span = Span::from_hours(1);
@@ -128,6 +131,31 @@ impl Finder<'_> {
                     self.add(at_once(Health::Degraded, "LEASE_ENDING"), "policy", what, next);
                 }
             }
+        }
+    }
+
+    // DB-41, DB-43
+    pub(super) fn balancers(&mut self) {
+        let status = self.status;
+        let node = &status.node.name;
+        for balancer in &status.balancers {
+            let Some(trouble) = &balancer.trouble else { continue };
+            let (name, about) = (&balancer.name, format!("balancer {} on {node}", balancer.name));
+            let what = format!("balancer {name} on {node}: {trouble}");
+            let (kind, next) = match balancer.standing {
+                Standing::Running => (
+                    lasting(Health::Degraded, "BALANCER_TROUBLE"),
+                    format!("See each database node and why: postroad balance show {name}"),
+                ),
+                Standing::NotConfigured | Standing::NotListed => (
+                    at_once(Health::Degraded, "BALANCER_NOT_CONFIGURED"),
+                    format!(
+                        "Write the file and restart the node: postroad balance example; or take it off: \
+                         postroad balance set {name} --off {node}"
+                    ),
+                ),
+            };
+            self.add(kind, about, what, next);
         }
     }
 

@@ -71,10 +71,13 @@ impl fmt::Display for Aside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NeverProbed => f.write_str("no probe of it has come back yet"),
-            Self::Unreachable { failures, failure: Some(failure) } => {
-                write!(f, "{failures} probes in a row failed: {failure}")
+            Self::Unreachable { failures, failure } => {
+                match failures {
+                    1 => f.write_str("a probe failed")?,
+                    _ => write!(f, "{failures} probes in a row failed")?,
+                }
+                failure.iter().try_for_each(|failure| write!(f, ": {failure}"))
             }
-            Self::Unreachable { failures, failure: None } => write!(f, "{failures} probes in a row failed"),
             Self::Stale { age_ms } => write!(f, "its last answer is {age_ms} ms old, so its state is unknown"),
             Self::OtherIdentity { announced } => {
                 write!(f, "{announced:?} answers at its address; the id in [nodes] must be what the node announces")

@@ -2,7 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::time::Span;
+use crate::{balancer::limits::NODE_ID_BYTES_MAX, time::Span};
+
+/// Checks a node's id, which is what the node announces.
+///
+/// # Errors
+/// What it must be, to follow the id.
+pub fn check_node_id(id: &str) -> Result<(), String> {
+    let fits = (1..=NODE_ID_BYTES_MAX).contains(&id.len());
+    let plain = id.chars().all(|letter| !letter.is_control() && letter != '/' && letter != '"' && letter != '\\');
+    if fits && plain { Ok(()) } else { Err(format!("is no id: 1 to {NODE_ID_BYTES_MAX} bytes without / \" and \\")) }
+}
 
 /// Which database it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
