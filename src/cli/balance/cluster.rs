@@ -99,7 +99,7 @@ impl Add {
         let mut output = context.ask(Method::POST, "/api/balancers", Some(&json!(wanted)))?;
         let balancer: Balancer = read(&output)?;
         output.human = format!(
-            "balancer {name}: {} run it and lead to {}\n\
+            "balancer {name} runs on {} and leads to {}\n\
              Each needs its ports and monitoring account in a file: [balancers] {name} = FILE in its postroad.toml, and \
              a restart; see postroad balance example\nTo undo: postroad balance remove {name}",
             runners(&balancer.on),
@@ -126,7 +126,7 @@ impl Set {
         let BalancerChanged { balancer, before, changed } = read(&output)?;
         output.human = if changed {
             format!(
-                "balancer {name}: {} run it and lead to {}; open connections stay\nTo undo: postroad balance set {name}{}",
+                "balancer {name} runs on {} and leads to {}; open connections stay\nTo undo: postroad balance set {name}{}",
                 runners(&balancer.on),
                 led(&balancer.databases),
                 back(&balancer, &before)
