@@ -21,6 +21,9 @@ const PERIOD_MS: u64 = 200;
 /// Period × `unhealthy_after` + timeout, as `tools::monitor` sets them.
 const BOUND_MS: f64 = 200.0 * 3.0 + 500.0;
 
+/// How long an application waits for an answer before it tries again.
+const ATTEMPT: Duration = Duration::from_millis(20);
+
 /// Measures so many changes of each kind.
 pub(crate) fn measure(count: u32, report: &mut Report) -> Result<(), String> {
     let nodes = [Node::start("n1", true), Node::start("n2", false)];
@@ -69,7 +72,7 @@ pub(crate) fn measure(count: u32, report: &mut Report) -> Result<(), String> {
 fn wait(to: std::net::SocketAddr, node: &str) -> Result<(), String> {
     let until = Instant::now() + Duration::from_secs(20);
     // Refused meanwhile, or led to one that is silent: it is tried again, as an application would.
-    while load::who(to).ok().as_deref() != Some(node) {
+    while load::who(to, ATTEMPT).ok().as_deref() != Some(node) {
         if Instant::now() > until {
             return Err(format!("{node} is not reached"));
         }

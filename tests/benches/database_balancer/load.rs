@@ -59,9 +59,11 @@ pub(crate) fn idle(to: SocketAddr, count: usize) -> io::Result<Vec<TcpStream>> {
     Ok(open)
 }
 
-/// Which node serves a new connection.
-pub(crate) fn who(to: SocketAddr) -> io::Result<String> {
+/// Which node serves a new connection, if it says so within `wait`. While writes are refused, the balancer waits for a
+/// whole beginning of PostgreSQL's protocol, which this is not.
+pub(crate) fn who(to: SocketAddr, wait: Duration) -> io::Result<String> {
     let mut stream = connect(to)?;
+    stream.set_read_timeout(Some(wait))?;
     stream.write_all(b"w")?;
     let mut said = String::new();
     stream.read_to_string(&mut said)?;

@@ -42,7 +42,7 @@ pub(crate) fn measure(count: u32, report: &mut Report) -> Result<(), String> {
         (0..2 * count)
             .map(|_| {
                 let began = Instant::now();
-                let node = load::who(to).map_err(said)?;
+                let node = load::who(to, Duration::from_secs(5)).map_err(said)?;
                 if node == "n3" { Ok(began.elapsed().as_secs_f64() * 1e3) } else { Err(format!("{node} answered")) }
             })
             .collect()
