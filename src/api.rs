@@ -5,9 +5,11 @@
 //! - [`client`]: how a command asks
 //! - `route`: method and path to handler
 //! - `console`: the pages of the console as JSON, of this node and of others
+//! - `act`: what is done by hand
 //! - `balancers`, `control`, `links`, `nodes`, `relays`, `settings`, `tokens`, `leave`, `status`: the handlers
 //! - [`view`]: what lists and single things look like in JSON
 
+mod act;
 mod balancers;
 pub mod client;
 mod console;
@@ -38,13 +40,15 @@ use axum::{
     http::{StatusCode, header},
     response::Response,
 };
-use postroad_actors::{fabric::Fabric, root::NodeHandle, service, service::Service, status::Sightings};
+use postroad_actors::{fabric::Fabric, root::NodeHandle, service, service::Service, status::Sightings, trace::Step};
 use postroad_cluster::{
     command::{Action, Outcome, Refusal},
     id::{Name, NodeId},
     state::{NodeRecord, State as Agreed},
+    trace::TraceId,
 };
 use postroad_raft::Consensus;
+use postroad_transport::trace::{self, Doing, carry};
 use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
 use crate::{
@@ -97,6 +101,8 @@ pub(crate) struct Core {
     node: Arc<NodeHandle>,
     seen: Sightings,
     stop: Stop,
+    /// Whether control nodes may have this node restart its actors, for whoever acts from their consoles.
+    acts: bool,
     memory: Memory,
     /// Itself, for what goes on beside a request.
     me: Weak<Core>,
@@ -192,14 +198,37 @@ pub(crate) fn status_of(failure: &Failure) -> StatusCode {
     }
 }
 
-/// Answers a call within its time, whichever way it came.
-async fn answer(core: &Core, call: Call) -> (StatusCode, Vec<u8>) {
+/// Routes a call within its time. One that may change something is a step of a trace, which it begins unless whoever
+/// carried it here did.
+async fn followed(core: &Core, call: Call) -> Answer {
     let late = || {
         Err(Failure::timed_out(format!("the node did not answer within {} s", REQUEST_WAIT.as_secs()))
             .hint("It may still act: look at postroad status before you try again"))
     };
-    let answer = timeout(REQUEST_WAIT, route::route(core, call)).await.unwrap_or_else(|_| late());
-    match answer {
+    if call.method == "GET" {
+        return timeout(REQUEST_WAIT, route::route(core, call)).await.unwrap_or_else(|_| late());
+    }
+    let (fabric, begun) = (core.fabric(), trace::doing());
+    let trace = begun.trace.unwrap_or_else(|| TraceId::drawn(fabric.entropy.next_u64()));
+    let (at, kind) = (fabric.now(), format!("{} {}", call.method, call.path.chars().take(200).collect::<String>()));
+    let doing = Doing { trace: Some(trace), by: Some("api".into()) };
+    let answer = timeout(REQUEST_WAIT, carry(doing, route::route(core, call))).await.unwrap_or_else(|_| late());
+    fabric.steps.note(Step {
+        trace,
+        place: "api",
+        kind,
+        by: begun.by.unwrap_or_else(|| "this host".into()),
+        at,
+        took: fabric.now().since(at),
+        outcome: answer.as_ref().map_or_else(|failure| failure.code.to_string(), |_| "done".to_owned()),
+        failed: answer.is_err(),
+    });
+    answer.map(|output| Output { trace: Some(trace), ..output })
+}
+
+/// Answers a call, whichever way it came.
+async fn answer(core: &Core, call: Call) -> (StatusCode, Vec<u8>) {
+    match followed(core, call).await {
         Ok(output) => (StatusCode::OK, output.envelope().to_string().into_bytes()),
         Err(failure) => (status_of(&failure), failure.envelope().to_string().into_bytes()),
     }
@@ -251,16 +280,18 @@ pub struct Serving {
     sighting: JoinHandle<()>,
 }
 
-/// Serves the node's API on the Unix socket at `path`, and to other control nodes.
+/// Serves the node's API on the Unix socket at `path`, and to other control nodes; `acts` says whether those may have it
+/// act.
 ///
 /// # Errors
 /// When the socket is another process's, or the system refuses it.
-pub fn serve(path: &Path, node: Arc<NodeHandle>, stop: Stop) -> Result<Serving, Failure> {
+pub fn serve(path: &Path, node: Arc<NodeHandle>, stop: Stop, acts: bool) -> Result<Serving, Failure> {
     let listener = socket::bind(path)?;
     let core = Arc::new_cyclic(|me| Core {
         node,
         seen: Sightings::default(),
         stop,
+        acts,
         memory: Memory::default(),
         me: Weak::clone(me),
         trial: tokio::sync::Mutex::default(),
@@ -301,21 +332,24 @@ impl Pages {
 
     /// The page at a path of the API, with its query.
     pub(crate) async fn get(&self, address: &str) -> Answer {
-        let late = || Err(Failure::timed_out(format!("the node did not answer within {} s", REQUEST_WAIT.as_secs())));
-        timeout(REQUEST_WAIT, route::route(&self.0, Call::new("GET", address, Vec::new())))
-            .await
-            .unwrap_or_else(|_| late())
+        followed(&self.0, Call::new("GET", address, Vec::new())).await
     }
 
-    /// Does what the path of the API does.
-    pub(crate) async fn act(&self, path: &str) -> Answer {
-        let late = || {
-            Err(Failure::timed_out(format!("the node did not answer within {} s", REQUEST_WAIT.as_secs()))
-                .hint("It may still act: look before you try again"))
-        };
-        timeout(REQUEST_WAIT, route::route(&self.0, Call::new("POST", path, Vec::new())))
-            .await
-            .unwrap_or_else(|_| late())
+    /// Does what the path of the API does, for somebody who is called so.
+    pub(crate) async fn act(&self, path: &str, body: &str, by: &str) -> Answer {
+        let doing = Doing { trace: None, by: Some(by.into()) };
+        carry(doing, followed(&self.0, Call::new("POST", path, body.as_bytes().to_vec()))).await
+    }
+
+    /// Has the cluster write down what somebody is about to do.
+    pub(crate) async fn note(&self, who: &Name, what: &str, reason: &str) -> Result<(), Failure> {
+        timeout(REQUEST_WAIT, self.0.note(who, what, reason)).await.unwrap_or_else(|_| {
+            Err(Failure::timed_out(format!(
+                "the cluster did not agree on the audit within {} s",
+                REQUEST_WAIT.as_secs()
+            ))
+            .hint("Nothing was done; see postroad status"))
+        })
     }
 
     /// The figures of this node.

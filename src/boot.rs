@@ -22,6 +22,7 @@ use crate::{
     config::Config,
     console::{
         act::Acting,
+        door::Certified,
         listen::{Listening, listen},
     },
     disk::DataDirectory,
@@ -215,13 +216,14 @@ pub(crate) async fn live(config: &Config, opened: Opened) -> Result<(), Failure>
     let fabric = node.fabric();
     tracing::info!(cluster = %fabric.cluster, node = %fabric.name, id = %fabric.me, "the node has started");
     let (stop, stopping) = Stop::new();
-    let serving = match api::serve(&config.api.socket, Arc::clone(&node), stop) {
-        Ok(serving) => serving,
-        Err(failure) => {
-            node.stop().await;
-            return Err(failure);
-        }
-    };
+    let serving =
+        match api::serve(&config.api.socket, Arc::clone(&node), stop, config.console.serve && config.console.act) {
+            Ok(serving) => serving,
+            Err(failure) => {
+                node.stop().await;
+                return Err(failure);
+            }
+        };
     let console = match console(config, &serving).await {
         Ok(console) => console,
         Err(failure) => {
@@ -258,16 +260,29 @@ pub(crate) async fn live(config: &Config, opened: Opened) -> Result<(), Failure>
 
 /// Starts the console, if it is wanted. A taken address costs the console and not the node, whose flows matter more.
 async fn console(config: &Config, serving: &api::Serving) -> Result<Option<Listening>, Failure> {
-    let wanted = config.console;
+    let wanted = &config.console;
     if !wanted.serve {
         return Ok(None);
     }
-    if !wanted.listen.ip().is_loopback() {
-        let message = format!("console.listen is {}, which other machines reach", wanted.listen);
-        return Err(Failure::refused("CONSOLE_OPEN", message)
-            .hint("Listen on 127.0.0.1 and come by ssh -L 9440:127.0.0.1:9440 HOST"));
+    let certified = match (&wanted.certificate, &wanted.key) {
+        (Some(certificate), Some(key)) => Some(Certified::read(certificate, key)?),
+        (None, None) => None,
+        _ => {
+            return Err(Failure::refused(
+                "CONSOLE_CERTIFICATE",
+                "of console.certificate and console.key only one is set",
+            )
+            .hint("Set both, or neither"));
+        }
+    };
+    if certified.is_none() && !wanted.listen.ip().is_loopback() {
+        let message = format!("console.listen is {}, which other machines reach, and there is no TLS", wanted.listen);
+        return Err(Failure::refused("CONSOLE_OPEN", message).hint(
+            "Listen on 127.0.0.1 and come by ssh -L 9440:127.0.0.1:9440 HOST, or set console.certificate and console.key",
+        ));
     }
-    match listen(wanted.listen, serving.pages(), Acting::within(&config.node.data), wanted.act).await {
+    let acting = Acting::within(&config.node.data);
+    match listen(wanted.listen, certified, serving.pages(), acting, wanted.act).await {
         Ok(listening) => Ok(Some(listening)),
         Err(failure) => {
             tracing::warn!(code = %failure.code, "{failure}");

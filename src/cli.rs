@@ -4,6 +4,7 @@
 //! [`Output`], never by printing, so that people and `--json` see the same facts.
 
 pub mod actor;
+pub mod audit;
 pub mod balance;
 pub mod completions;
 pub mod config;
@@ -28,9 +29,11 @@ pub mod table;
 pub mod tail;
 pub mod token;
 pub mod top;
+pub mod trace;
 pub mod why;
 
 use std::{
+    cell::Cell,
     ffi::OsString,
     io::{self, Write},
     path::PathBuf,
@@ -39,7 +42,7 @@ use std::{
 
 use axum::http::Method;
 use clap::{Args, Parser, Subcommand};
-use postroad_cluster::{domain::FailureDomain, id::Name, time::WallTime};
+use postroad_cluster::{domain::FailureDomain, id::Name, time::WallTime, trace::TraceId};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -117,6 +120,10 @@ pub enum Noun {
     Actor(actor::Command),
     /// Show an actor's last messages, and those that come
     Tail(tail::Command),
+    /// Follow one request through actors and nodes
+    Trace(trace::Command),
+    /// Show what was changed in the cluster, and by whom
+    Audit(audit::Command),
     /// Found a cluster with this node as its first
     Init(init::Command),
     /// Run this node; list, show and remove nodes
@@ -163,6 +170,8 @@ impl Noun {
             Self::Top(command) => command.run(context),
             Self::Actor(command) => command.run(context),
             Self::Tail(command) => command.run(context),
+            Self::Trace(command) => command.run(context),
+            Self::Audit(command) => command.run(context),
             Self::Init(command) => command.run(context),
             Self::Node(command) => command.run(context),
             Self::Token(command) => command.run(context),
@@ -188,6 +197,8 @@ pub struct Context {
     pub global: Global,
     /// How to write for people.
     pub style: Style,
+    /// The trace of the last change that the node was asked for.
+    changed: Cell<Option<TraceId>>,
 }
 
 impl Context {
@@ -217,7 +228,11 @@ impl Context {
     /// That the node does not run, or what it answered.
     pub fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Output, Failure> {
         let client = self.client()?;
-        self.block_on(async { client.ask(method, path, body).await })
+        let output = self.block_on(async { client.ask(method, path, body).await })?;
+        if output.trace.is_some() {
+            self.changed.set(output.trace);
+        }
+        Ok(output)
     }
 
     /// The way to the node on this host.
@@ -305,8 +320,12 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return output::wrong_line(&error, line.iter().any(|word| word == "--json")),
     };
-    let context = Context { style: Style::of_terminal(), global: cli.global };
-    output::say(&cli.noun.run(&context), context.global.json)
+    let context = Context { style: Style::of_terminal(), global: cli.global, changed: Cell::new(None) };
+    let mut result = cli.noun.run(&context);
+    if let Ok(output) = &mut result {
+        output.trace = output.trace.or(context.changed.get());
+    }
+    output::say(&result, context.global.json)
 }
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ pub struct Api {
 }
 
 /// The console on this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Console {
     /// Whether it is served.
     pub serve: bool,
@@ -120,6 +120,10 @@ pub struct Console {
     pub listen: SocketAddr,
     /// Whether it acts, for tokens with the role.
     pub act: bool,
+    /// The certificate that it shows to other machines.
+    pub certificate: Option<PathBuf>,
+    /// The certificate's key.
+    pub key: Option<PathBuf>,
 }
 
 /// Where a value comes from.
@@ -418,6 +422,8 @@ fn config(settings: &[Setting]) -> Config {
             serve: text(settings, "console", "serve") == Some("on"),
             listen: address("console", "listen"),
             act: text(settings, "console", "act") == Some("on"),
+            certificate: text(settings, "console", "certificate").map(PathBuf::from),
+            key: text(settings, "console", "key").map(PathBuf::from),
         },
         balancers: BTreeMap::new(),
     }

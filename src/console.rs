@@ -9,12 +9,14 @@
 //! - [`figures`]: how figures are written everywhere
 //! - [`metrics`]: figures in Prometheus' format
 //! - [`act`]: what may be done from it, by whom, and the audit of that
-//! - [`listen`]: the listener, and who may read
+//! - [`listen`]: what is answered at each address
+//! - [`door`]: who comes in, and how
 //!
 //! Pages only read what actors publish, so a stuck actor is shown and nobody waits for one. Nothing of it is an actor.
 
 pub mod act;
 pub mod chart;
+pub mod door;
 pub mod figures;
 pub mod grid;
 pub mod html;

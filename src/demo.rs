@@ -49,6 +49,8 @@ pub struct Options {
     pub once: bool,
     /// Leave the directory.
     pub keep: bool,
+    /// Let the consoles act.
+    pub act: bool,
     /// The size of the transfer, each way.
     pub transfer_bytes: u64,
     /// How many chatty flows there are.
@@ -72,6 +74,9 @@ pub fn run(options: &Options, story: &Story) -> Result<Output, Failure> {
     })?;
     runtime.block_on(async {
         let mut fleet = Fleet::make(options.keep)?;
+        if options.act {
+            fleet.let_consoles_act()?;
+        }
         let outcome = until_signal(&mut fleet, options, story).await;
         fleet.stop().await;
         // Whoever is to read a log finds it.

@@ -33,7 +33,7 @@ struct Fleet {
 
 impl Fleet {
     fn start() -> Self {
-        let arguments = ["demo", "--transfer-mib", "1", "--flows", "8", "--deaths", "1"];
+        let arguments = ["demo", "--act", "--transfer-mib", "1", "--flows", "8", "--deaths", "1", "--drains", "0"];
         let mut process = Command::new(POSTROAD).args(arguments).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let (sender, receiver) = channel();
@@ -67,6 +67,14 @@ impl Fleet {
         };
         let entries = std::fs::read_dir("/proc").unwrap().filter_map(|entry| own(&entry.ok()?.path()));
         entries.last().unwrap_or_else(|| panic!("{node} does not run"))
+    }
+
+    /// The console of a node, by its configuration.
+    fn console_of(&self, node: &str) -> String {
+        let text = std::fs::read_to_string(self.directory.join(format!("{node}.toml"))).unwrap();
+        let (_, console) = text.split_once("[console]").unwrap();
+        let address = console.split('"').nth(1).unwrap();
+        format!("http://{address}")
     }
 
     fn run(&self, node: &str, arguments: &[&str]) -> Value {
@@ -137,8 +145,8 @@ fn there(tool: &str) -> bool {
     found
 }
 
-/// Every page, as people open it.
-const PAGES: [(&str, &str); 9] = [
+/// Every page, as people open it; beside these, that of a trace.
+const PAGES: [(&str, &str); 10] = [
     ("overview", "/"),
     ("topology", "/topology"),
     ("control", "/control"),
@@ -147,6 +155,7 @@ const PAGES: [(&str, &str); 9] = [
     ("tree", "/tree?node=fra"),
     ("actors", "/actors?node=web&sort=rate"),
     ("actor", "/actor/node/sessions/relay-1?node=web"),
+    ("act", "/act"),
     ("nothing", "/actor/node/nobody"),
 ];
 
@@ -161,16 +170,210 @@ fn the_console_shows_a_live_fleet_to_browsers_terminals_and_scripts() {
     });
     scripts(&fleet, &console);
     strangers(&console);
+    let trace = followed(&fleet, &console);
+    replayed(&fleet, &console);
+    acting(&fleet, &console);
     if there("chromedriver") {
         let mut browser = Browser::start();
-        looks(&mut browser, &console);
+        looks(&mut browser, &console, &trace);
         keys(&mut browser, &console);
         time_travel(&mut browser, &console);
-        silence(&mut browser, &fleet, &console);
+        timeline(&mut browser, &console, &trace);
+        forms(&mut browser, &fleet, &console);
+        without_scripts(&mut browser, &console);
+        silence(&mut browser, &fleet, &console, &trace);
     }
     if there("tmux") {
         terminal(&fleet);
     }
+}
+
+/// The steps of a trace, as node, place and kind.
+fn steps(page: &Value) -> Vec<(String, String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let steps = page["data"]["steps"].as_array().unwrap();
+    steps.iter().map(|step| (text(&step["node"]), text(&step["place"]), text(&step["kind"]))).collect()
+}
+
+/// One request across nodes: a link that is made, from the command to the listener on another node, and a message of a
+/// relay's session. Returns the trace of the link.
+fn followed(fleet: &Fleet, console: &str) -> String {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let from = format!("web:127.0.0.1:{port}");
+    let made = fleet.run("control-2", &["link", "add", "spare", "--from", &from, "--to", "db:127.0.0.1:9"]);
+    let trace = made["trace"].as_str().unwrap_or_else(|| panic!("a change says its trace: {made}")).to_owned();
+    let wanted = [
+        ("control-2", "api", "POST /api/links"),
+        ("web", "node/self", "snapshot"),
+        ("db", "node/self", "snapshot"),
+        ("web", "node/links/link-2", "listening"),
+    ];
+    let mut page = Value::Null;
+    eventually("the link is followed to its listener", || {
+        page = json(console, &format!("/trace/{trace}"));
+        let steps = steps(&page);
+        wanted.iter().all(|(node, place, kind)| {
+            steps.iter().any(|(of, at, what)| (of.as_str(), at.as_str(), what.as_str()) == (*node, *place, *kind))
+        })
+    });
+    let steps = page["data"]["steps"].as_array().unwrap();
+    let is = |value: &Value, text: &str| value.as_str().is_some_and(|value| value.contains(text));
+    assert!(steps.iter().any(|step| step["place"] == "group" && is(&step["kind"], "propose link_add")), "{page}");
+    let applied = steps.iter().filter(|step| is(&step["kind"], "apply link_add")).count();
+    assert_eq!(applied, 3, "each control node applies it: {page}");
+    assert!(steps.iter().any(|step| step["place"] == "node/leader"), "the leader's actor hears of it: {page}");
+    // Steps name what led to them, and stand in the order of time.
+    let listening = steps.iter().find(|step| step["kind"] == "listening").unwrap();
+    assert!(listening["cause"].is_number() && listening["took_us"].is_number(), "{listening}");
+    let times: Vec<u64> = steps.iter().map(|step| step["after_us"].as_u64().unwrap()).collect();
+    assert!(times.is_sorted(), "{times:?}");
+    assert_eq!(page["data"]["silent"], Value::Array(Vec::new()));
+    // The terminal says the same from any node, in the same envelope.
+    let told = fleet.run("web", &["trace", &trace]);
+    assert_eq!((&told["version"], &told["data"]["id"]), (&Value::from(1), &Value::from(trace.as_str())));
+    assert!(told["data"]["steps"].as_array().unwrap().len() >= wanted.len(), "{told}");
+    // Every message has a trace, and a ping's crosses to the relay.
+    let actor = json(console, "/actor/node/sessions/relay-1?node=web");
+    let messages = actor["data"]["messages"].as_array().unwrap();
+    let pong = messages.iter().find(|message| message["kind"] == "pong").unwrap();
+    let ping = json(console, &format!("/trace/{}", pong["trace"].as_str().unwrap()));
+    let nodes: Vec<&str> = ping["data"]["nodes"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert_eq!(nodes, ["web", "control-1"], "{ping}");
+    assert_eq!(fleet.run("db", &["trace", "0000000000000001"])["data"]["steps"], Value::Array(Vec::new()));
+    let (status, _, _) = request(console, "GET", "/trace/none", "Accept: application/json\r\n");
+    assert_eq!(status, 400);
+    trace
+}
+
+/// What an actor of the live fleet went through, played again by the simulations' own program.
+fn replayed(fleet: &Fleet, console: &str) {
+    let simulations = Path::new(POSTROAD).with_file_name("simulations");
+    if !simulations.exists() {
+        let required = std::env::var_os("POSTROAD_REQUIRE_ALL").is_some_and(|value| value == "1");
+        assert!(!required, "{} is not built, and everything is required", simulations.display());
+        println!("skipped: {} is not built", simulations.display());
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let replay = |file: &Path| {
+        let output = Command::new(&simulations).arg("replay").arg(file).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
+    };
+    let actors = [
+        ("web", "node/control"),
+        ("web", "node/self"),
+        ("web", "node/sessions/relay-1"),
+        ("web", "node/links"),
+        ("fra", "node/relay"),
+        ("control-1", "node/leader"),
+    ];
+    for (number, (node, path)) in actors.into_iter().enumerate() {
+        let file = directory.path().join(format!("{number}.recording.json"));
+        let saved = fleet.run("control-1", &["actor", path, "--on", node, "--save", &file.display().to_string()]);
+        assert!(saved["error"].is_null(), "{saved}");
+        let (good, text) = replay(&file);
+        assert!(good, "{path} of {node}: {text}");
+        let last = saved["data"]["last"].as_u64().unwrap();
+        assert!(last == 0 || text.contains(&format!("#{last} ")), "{path} of {node} is played to its end: {text}");
+    }
+    // The browser's link saves the same kind of file, of any moment that can be shown.
+    let known = json(console, "/actor/node/control?node=web")["data"]["known"].clone();
+    let at = known[0].as_u64().unwrap() + 2;
+    let (status, head, body) = request(console, "GET", &format!("/recording/node/control?node=web&at={at}"), "");
+    assert_eq!((status, head.contains("attachment; filename=\"control.recording.json\"")), (200, true), "{head}");
+    let file = directory.path().join("saved.json");
+    std::fs::write(&file, &body).unwrap();
+    let (good, text) = replay(&file);
+    assert!(good && text.contains(&format!("#{at} ")), "{text}");
+    // A recording that was tampered with is found.
+    let mut changed: Value = serde_json::from_str(&body).unwrap();
+    changed["noun"] = Value::from("relay");
+    std::fs::write(&file, changed.to_string()).unwrap();
+    assert!(!replay(&file).0, "what is no recording of a relay does not play as one");
+}
+
+/// A form of the page Act; status and answer.
+fn act(console: &str, form: &str) -> (u16, String) {
+    let address = console.trim_start_matches("http://");
+    let length = form.len();
+    let headers =
+        format!("Origin: {console}\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: {length}\r\n");
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "POST /act HTTP/1.1\r\nHost: {address}\r\n{headers}Connection: close\r\n\r\n{form}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    (answer.split(' ').nth(1).unwrap().parse().unwrap(), answer)
+}
+
+impl Fleet {
+    /// A token for acting from a node's console.
+    fn token(&self, node: &str, name: &str, role: &str) -> String {
+        let made = self.run(node, &["console", "--make-token", name, "--role", role]);
+        made["data"]["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
+    }
+}
+
+/// What may be done, by whom, and that the cluster writes it down.
+fn acting(fleet: &Fleet, console: &str) {
+    let (acts, reads) = (fleet.token("control-1", "ann", "act"), fleet.token("control-1", "bob", "read"));
+    let form = |deed: &str, token: &str| format!("do={deed}&reason=because+of+a+test&token={token}");
+    let (status, answer) = act(console, &form("drain&what=fra", &reads));
+    assert_eq!((status, answer.contains("TOKEN_WRONG")), (401, true), "{answer}");
+    let relay = |name: &str| {
+        let list = json(console, "/")["data"]["relays"]["list"].clone();
+        let relay = list.as_array().unwrap().iter().find(|relay| relay["name"] == name).cloned().unwrap();
+        relay["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(relay("fra"), "ready", "nothing was done by a token that only reads");
+    // Drain and resume.
+    let (status, answer) = act(console, &form("drain&what=fra", &acts));
+    assert_eq!(status, 303, "{answer}");
+    eventually("the relay drains", || relay("fra") == "draining");
+    let (status, answer) = act(console, &form("resume&what=fra", &acts));
+    assert_eq!(status, 303, "{answer}");
+    eventually("the relay is ready again", || relay("fra") == "ready");
+    let (status, answer) = act(console, &form("drain&what=nobody", &acts));
+    assert_eq!((status, answer.contains("NODE_UNKNOWN")), (404, true), "{answer}");
+    // An actor of another node, which does not run on the one that serves the page.
+    let restarts = |node: &str| {
+        json(console, &format!("/actor/node/control?node={node}"))["data"]["actor"]["restarts"].as_u64().unwrap()
+    };
+    let before = restarts("web");
+    let (status, answer) = act(console, &form("restart&what=node/control&on=web", &acts));
+    assert_eq!(status, 303, "{answer}");
+    eventually("another node's actor was restarted", || restarts("web") == before + 1);
+    // A lead is handed over.
+    let leader = || json(console, "/control")["data"]["view"]["leader"].as_u64();
+    let led = leader();
+    let (status, answer) = act(console, &form("step-down", &acts));
+    assert_eq!(status, 303, "{answer}");
+    eventually("another leads", || leader().is_some_and(|leader| Some(leader) != led));
+    eventually("the fleet can be changed again", || act(console, &form("rebalance", &acts)).0 == 303);
+    let planned = fleet.run("control-2", &["relay", "rebalance", "--dry-run"]);
+    assert!(planned["data"]["moves"].is_array() && planned["data"]["dry_run"] == true, "{planned}");
+    // Every deed was written down by the cluster before it was done: any control node tells of it.
+    let audit = fleet.run("control-3", &["audit"]);
+    let lines: Vec<&str> =
+        audit["data"]["lines"].as_array().unwrap().iter().filter_map(|line| line["what"].as_str()).collect();
+    for what in ["drain relay fra", "resume relay fra", "restart actor node/control of web", "step down"] {
+        let line = format!("ann by the console of control-1: {what}, since because of a test");
+        assert!(lines.contains(&line.as_str()), "{line} is not in {lines:#?}");
+    }
+    assert!(lines.contains(&"relay fra is taken out of service"), "{lines:#?}");
+    assert!(!lines.iter().any(|line| line.contains("bob")), "what was refused for the token is no deed: {lines:#?}");
+    // A workload node's console restarts its own actors, with the same line, and nothing else.
+    let own = fleet.console_of("web");
+    let carl = fleet.token("web", "carl", "act");
+    let (status, answer) = act(&own, &form("restart&what=node/self", &carl));
+    assert_eq!(status, 303, "{answer}");
+    let (status, answer) = act(&own, &form("restart&what=node/self&on=db", &carl));
+    assert_eq!((status, answer.contains("NOT_CONTROL")), (409, true), "{answer}");
+    let (status, answer) = act(&own, &form("drain&what=fra", &carl));
+    assert_eq!((status, answer.contains("NOT_CONTROL")), (409, true), "{answer}");
+    let audit = fleet.run("web", &["audit"]);
+    assert!(audit.to_string().contains("carl by the console of web: restart actor node/self"), "{audit}");
 }
 
 /// Pages, API and commands say the same in one envelope; figures are in Prometheus' format.
@@ -220,10 +423,11 @@ fn strangers(console: &str) {
 }
 
 /// Every page, light and dark, wide and narrow: readable, within its width, without a complaint of the browser.
-fn looks(browser: &mut Browser, console: &str) {
+fn looks(browser: &mut Browser, console: &str, trace: &str) {
     let pictures = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("console");
     std::fs::create_dir_all(&pictures).unwrap();
-    for (name, path) in PAGES {
+    let of_trace = format!("/trace/{trace}");
+    for (name, path) in PAGES.into_iter().chain([("trace", of_trace.as_str())]) {
         for dark in [false, true] {
             for width in [1_400, 400] {
                 browser.mode(Mode { dark, width, height: 900 });
@@ -299,8 +503,79 @@ fn time_travel(browser: &mut Browser, console: &str) {
     );
 }
 
+/// A message is followed by a click on an actor's page, and each step leads back to its actor.
+fn timeline(browser: &mut Browser, console: &str, trace: &str) {
+    browser.open(&format!("{console}/trace/{trace}"));
+    eventually("the timeline is drawn", || {
+        browser.number("return document.querySelectorAll('svg.timeline rect.turn').length") > 5.0
+    });
+    let lanes = browser
+        .text("return [...document.querySelectorAll('svg.timeline text.node')].map(it => it.textContent).join()");
+    for node in ["control-2", "web", "db"] {
+        assert!(lanes.split(',').any(|lane| lane == node), "{node} has no lane in {lanes}");
+    }
+    browser.run("window.here = 1");
+    browser.run("document.querySelector('table.steps td.path a').click()");
+    eventually("a step leads to its actor", || browser.text("return location.pathname").starts_with("/actor/"));
+    eventually("at that message", || browser.text("return location.search").contains("at="));
+    browser.open(&format!("{console}/actor/node/sessions/relay-1?node=web"));
+    eventually("messages are there", || browser.number("return document.querySelectorAll('a.trace').length") > 0.0);
+    browser.run("window.here = 1");
+    browser.keys("jf");
+    eventually("f follows the marked message", || browser.text("return location.pathname").starts_with("/trace/"));
+    assert!(browser.number("return window.here || 0") > 0.0, "the page was not loaded anew");
+    let id = browser.text("return location.pathname").trim_start_matches("/trace/").to_owned();
+    browser.run(&format!("document.querySelector('input[name=id]').value = '{trace}'"));
+    browser.run("document.querySelector('form[action=\"/trace\"] button').click()");
+    eventually("another trace is found by its number", || {
+        let path = browser.text("return location.pathname");
+        path == format!("/trace/{trace}") && path != format!("/trace/{id}")
+    });
+}
+
+/// The forms of acting as a person fills them in: what is typed is no command of the page.
+fn forms(browser: &mut Browser, fleet: &Fleet, console: &str) {
+    let token = fleet.token("control-1", "eve", "act");
+    browser.open(&format!("{console}/act"));
+    browser.run("window.form = document.querySelector('form.deed input[value=restart]').form");
+    browser.run("form.on.value = 'db'; form.what.focus()");
+    browser.keys("node/control");
+    browser.run("form.reason.focus()");
+    browser.keys("going by keys? no, n p j k");
+    browser.run("form.token.focus()");
+    browser.keys(&token);
+    assert_eq!(browser.text("return form.reason.value"), "going by keys? no, n p j k");
+    browser.keys("\n");
+    eventually("the deed is in the audit that is shown", || {
+        let text = browser.text("return document.querySelector('main').innerText");
+        text.contains("eve by the console of control-1: restart actor node/control of db, since going by keys?")
+    });
+    browser.open(&format!("{console}/act"));
+    browser.run("window.form = document.querySelector('form.deed input[value=rebalance]').form");
+    browser
+        .run("form.reason.value = 'by a browser'; form.token.value = 'a guess'; form.querySelector('button').click()");
+    eventually("a guess is refused", || {
+        browser.text("return document.querySelector('main').innerText").contains("no token with the role act")
+    });
+}
+
+/// Pages are read without scripts, and lead on by links and forms.
+fn without_scripts(browser: &mut Browser, console: &str) {
+    browser.scripts(false);
+    for path in ["/", "/actors?node=web", "/tree?node=fra", "/actor/node/control?node=web", "/topology", "/why", "/act"]
+    {
+        let (status, _, body) = request(console, "GET", path, "");
+        assert_eq!(status, 200, "{path}");
+        assert!(body.contains("<noscript><meta http-equiv=\"refresh\"") && body.contains("<main"), "{path}");
+        browser.open(&format!("{console}{path}"));
+        let picture = browser.picture_bytes();
+        assert!(picture.len() > 20_000, "{path} shows something without scripts: {} bytes", picture.len());
+    }
+    browser.scripts(true);
+}
+
 /// A node that does not answer is grey with its age, its pages are its last ones, and nobody waits for it.
-fn silence(browser: &mut Browser, fleet: &Fleet, console: &str) {
+fn silence(browser: &mut Browser, fleet: &Fleet, console: &str, trace: &str) {
     let stopped = fleet.pid_of("par");
     json(console, "/tree?node=par");
     browser.open(&format!("{console}/"));
@@ -318,6 +593,13 @@ fn silence(browser: &mut Browser, fleet: &Fleet, console: &str) {
     assert!(body.contains("par does not answer; this is what it showed"), "{body}");
     // A second of patience with the node, and the machine's own slowness.
     assert!(took < Duration::from_secs(8), "{took:?}");
+    // What it may have done for a request is a gap in the timeline, which is there all the same.
+    let page = json(console, &format!("/trace/{trace}"));
+    let silent = page["data"]["silent"].as_array().unwrap();
+    assert!(silent.iter().any(|silent| silent["node"] == "par"), "{page}");
+    assert!(page["data"]["steps"].as_array().unwrap().len() > 5, "{page}");
+    let (_, _, body) = request(console, "GET", &format!("/trace/{trace}"), "");
+    assert!(body.contains("silent: what it did is not known"), "{body}");
     kill_process(stopped, Signal::CONT).unwrap();
     eventually("it is back", || {
         !browser
@@ -389,6 +671,13 @@ fn terminal(fleet: &Fleet) {
     pane.shows("Messages");
     pane.keys(&["["]);
     pane.shows("State after event");
+    // To the messages, which are below the state.
+    pane.keys(&["t"]);
+    pane.shows("steps on");
+    pane.keys(&["Escape"]);
+    thread::sleep(Duration::from_millis(300));
+    pane.keys(&["3"]);
+    pane.shows("below it");
     pane.keys(&["4"]);
     pane.shows("voted for");
     pane.keys(&["5"]);
@@ -512,6 +801,9 @@ fn the_console_acts_for_a_token_with_a_reason_and_for_nobody_else() {
     eventually("the actor was restarted", || restarts(&single) == Some(1));
     let (status, answer) = single.act(&single.console, &format!("do=restart&what=nobody&reason=because&token={token}"));
     assert_eq!((status, answer.contains("ACTOR_UNKNOWN")), (404, true), "{answer}");
+    let agreed = single.run("127.0.0.1:0", &["audit"]);
+    let noted = "ann by the console of ams: restart actor node/control, since it looked odd";
+    assert!(agreed.to_string().contains(noted), "{agreed}");
     let audit = std::fs::read_to_string(single.path("data/console.audit")).unwrap();
     let lines: Vec<Value> = audit.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 2, "{audit}");
@@ -524,13 +816,131 @@ fn the_console_acts_for_a_token_with_a_reason_and_for_nobody_else() {
         let mut browser = Browser::start();
         browser.open(&format!("{}/act", single.console));
         browser.run(
-            "const form = document.querySelectorAll('form.deed')[3]; \
+            "window.form = document.querySelector('form.deed input[value=restart]').form; \
                      form.what.value = 'node/self'; form.reason.value = 'by a browser';",
         );
-        browser.run(&format!("document.querySelectorAll('form.deed')[3].token.value = '{token}'"));
-        browser.run("document.querySelectorAll('form.deed')[3].querySelector('button').click()");
+        browser.run(&format!("form.token.value = '{token}'"));
+        browser.run("form.querySelector('button').click()");
         eventually("the deed is in the audit that is shown", || {
             browser.text("return document.querySelector('main').innerText").contains("by a browser")
         });
     }
+}
+
+/// An address of this host that is none of its loopback.
+fn outside_address() -> Option<std::net::Ipv4Addr> {
+    // Nothing is sent: the system only says from where it would be.
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    match socket.local_addr().ok()?.ip() {
+        std::net::IpAddr::V4(address) if !address.is_loopback() && !address.is_unspecified() => Some(address),
+        _ => None,
+    }
+}
+
+/// A page by `curl`, as from another machine; its status and body.
+fn curl(arguments: &[&str]) -> (u16, String) {
+    let output =
+        Command::new("curl").args(["-sk", "-m", "30", "-w", "\n%{http_code}"]).args(arguments).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (body, status) = text.rsplit_once('\n').unwrap();
+    (status.parse().unwrap(), body.to_owned())
+}
+
+#[test]
+fn other_machines_read_by_a_token_over_tls_and_not_at_all_without() {
+    if !there("openssl") || !there("curl") {
+        return;
+    }
+    let Some(outside) = outside_address() else {
+        let required = std::env::var_os("POSTROAD_REQUIRE_ALL").is_some_and(|value| value == "1");
+        assert!(!required, "this host has no address but loopback, and everything is required");
+        println!("skipped: this host has no address but loopback");
+        return;
+    };
+    let mut single = Single::found();
+    let port = single.console.rsplit_once(':').unwrap().1.to_owned();
+    let run = |command: &mut Command| {
+        let output = command.output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    // Without TLS an open address is refused, by the node itself.
+    let mut open = single.command("127.0.0.1:0");
+    open.env("POSTROAD_CONSOLE_LISTEN", format!("0.0.0.0:{port}")).arg("node");
+    let (good, text) = run(&mut open);
+    assert!(!good && text.contains("CONSOLE_OPEN") && text.contains("console.certificate"), "{text}");
+    let (certificate, key) = (single.path("console.pem"), single.path("console.key"));
+    let made = run(Command::new("openssl").args([
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=console",
+        "-keyout",
+        &key,
+        "-out",
+        &certificate,
+    ]));
+    assert!(made.0, "{}", made.1);
+    // A key that others may read is refused.
+    let mode = |mode: u32| {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(0o644);
+    let tls = |command: &mut Command| {
+        command.env("POSTROAD_CONSOLE_LISTEN", format!("0.0.0.0:{port}"));
+        command.env("POSTROAD_CONSOLE_CERTIFICATE", &certificate).env("POSTROAD_CONSOLE_KEY", &key);
+    };
+    let mut exposed = single.command("127.0.0.1:0");
+    tls(&mut exposed);
+    let (good, text) = run(exposed.arg("node"));
+    assert!(!good && text.contains("CONSOLE_KEY_EXPOSED"), "{text}");
+    mode(0o600);
+    let token = |name: &str, role: &str| {
+        let made = single.run("127.0.0.1:0", &["console", "--make-token", name, "--role", role]);
+        made["data"]["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
+    };
+    let (reads, acts) = (token("ann", "read"), token("bob", "act"));
+    let mut command = single.command("127.0.0.1:0");
+    tls(&mut command);
+    command.env("POSTROAD_CONSOLE_ACT", "on").stderr(Stdio::null()).arg("node");
+    single.process = Some(command.spawn().unwrap());
+    eventually("the console listens", || TcpStream::connect(format!("127.0.0.1:{port}")).is_ok());
+    let there = format!("https://{outside}:{port}");
+    let here = format!("https://127.0.0.1:{port}/");
+    // Loopback alone is open, and only to its own names.
+    assert_eq!(curl(&[&here]).0, 200);
+    assert_eq!(curl(&["-H", "Host: evil.example", &here]).0, 403);
+    let page = format!("{there}/actors");
+    let (status, body) = curl(&[&page]);
+    assert_eq!((status, body.contains("TOKEN_MISSING")), (401, true), "{body}");
+    assert_eq!(curl(&["-H", "Authorization: Bearer guess", &page]).0, 401);
+    assert_eq!(curl(&["-H", &format!("Authorization: Bearer {reads}"), &page]).0, 200);
+    // As a browser asks for it, by whatever name the host is called there.
+    let (status, body) = curl(&["-u", &format!("ann:{reads}"), "-H", "Host: ams.example:9440", &page]);
+    assert_eq!((status, body.contains("node/relay")), (200, true), "{body}");
+    assert_eq!(curl(&["-u", &format!("ann:{reads}"), &format!("{there}/metrics")]).0, 200);
+    assert_eq!(curl(&[&format!("{there}/metrics")]).0, 401);
+    assert_eq!(curl(&[&format!("{there}/live/")]).0, 401);
+    // Reading is no acting, wherever one comes from.
+    let deed = |door: &str, form: &str| {
+        let origin = format!("Origin: {there}");
+        let data = format!("do=restart&what=node/control&reason=from+afar&token={form}");
+        let user = format!("x:{door}");
+        curl(&["-u", &user, "-H", &origin, "-d", &data, &format!("{there}/act")])
+    };
+    let (status, body) = deed(&reads, &reads);
+    assert_eq!((status, body.contains("TOKEN_WRONG")), (401, true), "{body}");
+    assert_eq!(deed("", &acts).0, 401, "the form's token opens no door");
+    assert_eq!(deed(&reads, &acts).0, 303);
+    assert_eq!(deed(&acts, &acts).0, 303);
+    // Unencrypted, nothing is said at all.
+    assert_eq!(curl(&[&format!("http://{outside}:{port}/")]).0, 0);
 }

@@ -19,7 +19,7 @@ use postroad_transport::{
     tls::Protocol,
 };
 
-use crate::{dial, directory::lock, fabric::Fabric, ports::sleep};
+use crate::{dial, directory::lock, fabric::Fabric, ports::sleep, trace};
 
 /// Connections to other control nodes, for as long as they are good.
 #[derive(Default)]
@@ -108,7 +108,7 @@ pub(crate) async fn propose(fabric: &Fabric, carrier: &ControlCarrier, command: 
             let found = format!("no control node has led with a majority for {} s", leaderless.as_secs());
             return Err(no_leader(&found, "Start the control nodes that are down: postroad control list"));
         }
-        let refusal = match consensus.propose(command.clone()).await {
+        let refusal = match trace::propose(fabric, consensus, command.clone()).await {
             Ok((_, outcome)) => return Ok(outcome),
             Err(ProposeError::NotLeader { leader: Some(leader) }) => match carrier.connection(leader).await {
                 Ok(connection) => {

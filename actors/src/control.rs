@@ -7,12 +7,15 @@ use postroad_cluster::{
     id::{Name, NodeId, Role, Version},
     limits::{CALL_WAIT, DIAL_WAIT, REPORT_CIRCUITS_MAX, REPORT_INTERVAL, REPORT_INTERVAL_DRAINING, SNAPSHOT_POLL},
     node,
+    snapshot::SignedSnapshot,
+    trace::TraceId,
     wire::control::{BalancerReport, CircuitReport, ControlRequest, ControlResponse, Load, Report},
 };
 use postroad_transport::{
     connection::{CloseCode, Connection},
     endpoint::{Expect, transport},
     tls::Protocol,
+    trace::{Doing, During},
 };
 
 use crate::{
@@ -97,20 +100,10 @@ async fn fetch(fabric: &Arc<Fabric>, connection: &Connection) -> String {
             content_hash: present.as_ref().map(|accepted| accepted.header.content_hash),
         };
         match connection.call::<ControlRequest, ControlResponse>(&request, SNAPSHOT_POLL).await {
-            Ok(ControlResponse::Snapshot(signed)) => match snapshot::open(fabric, &signed) {
-                Ok(accepted) => {
-                    let node = fabric.directory.find::<node::Node, ()>(NODE);
-                    // The node's actor sets it too; set here, the next question is about the next one.
-                    fabric.set_snapshot_if_newer(&accepted);
-                    if let Some(node) = node {
-                        let _ = node.send(node::Event::Snapshot { accepted: Box::new(accepted) });
-                    }
-                }
-                Err(reason) => {
-                    tracing::debug!(reason, "a snapshot was not taken");
-                    sleep(&*fabric.clock, CALL_WAIT / 10).await;
-                }
-            },
+            Ok(ControlResponse::Snapshot(signed)) => take(fabric, connection, &signed, None).await,
+            Ok(ControlResponse::SnapshotTraced { trace, signed }) => {
+                take(fabric, connection, &signed, Some(trace)).await;
+            }
             Ok(ControlResponse::Unchanged) => {}
             Ok(ControlResponse::Refused(refusal)) => {
                 tracing::debug!(%refusal, "no snapshot from this control node");
@@ -120,6 +113,27 @@ async fn fetch(fabric: &Arc<Fabric>, connection: &Connection) -> String {
             Err(error) => return error.to_string(),
         }
     }
+}
+
+/// Takes a snapshot, as part of the trace of what it brings.
+async fn take(fabric: &Arc<Fabric>, connection: &Connection, signed: &SignedSnapshot, trace: Option<TraceId>) {
+    let refused = {
+        let _during = During::new(Doing { trace, by: Some(connection.node().to_string().into()) });
+        match snapshot::open(fabric, signed) {
+            Ok(accepted) => {
+                let node = fabric.directory.find::<node::Node, ()>(NODE);
+                // The node's actor sets it too; set here, the next question is about the next one.
+                fabric.set_snapshot_if_newer(&accepted);
+                if let Some(node) = node {
+                    let _ = node.send(node::Event::Snapshot { accepted: Box::new(accepted) });
+                }
+                return;
+            }
+            Err(reason) => reason,
+        }
+    };
+    tracing::debug!(reason = refused, "a snapshot was not taken");
+    sleep(&*fabric.clock, CALL_WAIT / 10).await;
 }
 
 /// Reports the node's facts, again and again. Returns why that ended.

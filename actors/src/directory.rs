@@ -18,6 +18,7 @@ use postroad_cluster::{
     recording::RecordingFile,
     supervision::Exit,
     time::{Clock, Entropy, Span},
+    trace::TraceId,
 };
 
 use crate::{
@@ -25,6 +26,7 @@ use crate::{
     inspect::{ActorRow, ActorView, JournalView, StateView},
     journal::ReplayError,
     mailbox::pulse::SECONDS,
+    trace::Times,
 };
 
 /// Locks `mutex`. Nothing that can panic runs under the locks of this crate, so a poisoned one is as good as any.
@@ -61,6 +63,8 @@ pub(crate) trait Occupant: Send + Sync {
     fn state(&self) -> Option<StateView>;
     fn state_at(&self, number: u64) -> Result<serde_json::Value, ReplayError>;
     fn journal(&self, most: usize) -> Vec<JournalView>;
+    /// The events in its journal that are part of a trace, oldest first; `times` takes the times of all.
+    fn traced(&self, trace: TraceId, most: usize, times: &mut Times) -> Vec<JournalView>;
     /// The events whose states can be computed again, first and last.
     fn known(&self) -> Option<(u64, u64)>;
     fn recording(&self, to: u64) -> Result<RecordingFile, ReplayError>;
@@ -180,6 +184,19 @@ impl Directory {
     #[must_use]
     pub fn journal(&self, path: &str, most: usize) -> Option<Vec<JournalView>> {
         Some(self.occupant(path)?.journal(most))
+    }
+
+    /// The events of all actors that are part of a trace, with the actors' paths, at most `most`; and how the node's two
+    /// clocks stood to each other meanwhile.
+    #[must_use]
+    pub fn traced(&self, trace: TraceId, most: usize) -> (Vec<(Arc<str>, JournalView)>, Times) {
+        let occupants: Vec<_> = lock(&self.0.table).records.values().map(|record| record.occupant.clone()).collect();
+        let (mut found, mut times) = (Vec::new(), Times::default());
+        for occupant in occupants {
+            let events = occupant.traced(trace, most.saturating_sub(found.len()), &mut times);
+            found.extend(events.into_iter().map(|event| (occupant.path().clone(), event)));
+        }
+        (found, times)
     }
 
     /// The events of the actor at `path` whose states can be computed again, first and last.

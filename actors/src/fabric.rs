@@ -39,6 +39,7 @@ use crate::{
     ports::{FlooredClock, Settings, sleep},
     service::Api,
     snapshot::Opened,
+    trace::Steps,
     vouch::Vouchers,
 };
 
@@ -83,6 +84,8 @@ pub struct Fabric {
     pub vouchers: Vouchers,
     /// The database balancers that the cluster has this node run.
     pub balancers: Balancers,
+    /// What was done for requests outside of actors.
+    pub steps: Steps,
     /// Grants whose signature was checked.
     pub(crate) opened: Mutex<Opened>,
     kept: Mutex<Kept>,
@@ -166,6 +169,7 @@ impl Fabric {
             directory: parts.directory,
             flows: Flows::default(),
             vouchers: Vouchers::default(),
+            steps: Steps::default(),
             opened: Mutex::default(),
             kept: Mutex::new(parts.kept),
             snapshot: RwLock::new(parts.snapshot),

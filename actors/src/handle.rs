@@ -4,16 +4,22 @@
 mod slot;
 mod work;
 
-use std::{cell::RefCell, fmt, future::Future, sync::Arc};
+use std::{fmt, future::Future, sync::Arc};
 
 use postroad_cluster::{
     behavior::{Behavior, ReplyId},
     time::{Clock, Entropy, Moment, Span},
+    trace::TraceId,
 };
+use postroad_transport::trace::{self, Doing, carry};
 use tokio::sync::oneshot;
 
 pub(crate) use self::slot::{Ended, Message, Report, Slot};
-use crate::{directory::Directory, journal::ReplayError, mailbox::Fired};
+use crate::{
+    directory::Directory,
+    journal::ReplayError,
+    mailbox::{Envelope, Fired},
+};
 
 /// Why an event was not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,28 +146,10 @@ impl From<SendError> for AskError {
     }
 }
 
-thread_local! {
-    /// The actor whose turn runs on this thread, so that what it sends names its sender.
-    static SENDER: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
-}
-
-/// While this lives, events sent from this thread come from the actor.
-pub(crate) struct Speaking(Option<Arc<str>>);
-
-impl Speaking {
-    pub(crate) fn of(path: &Arc<str>) -> Self {
-        Self(SENDER.with_borrow_mut(|sender| sender.replace(path.clone())))
-    }
-}
-
-impl Drop for Speaking {
-    fn drop(&mut self) {
-        SENDER.set(self.0.take());
-    }
-}
-
-fn sender() -> Arc<str> {
-    SENDER.with_borrow(Clone::clone).unwrap_or_else(|| "outside".into())
+/// Who sends an event from this thread, and what it is part of.
+fn envelope() -> Envelope {
+    let Doing { trace, by } = trace::doing();
+    Envelope { sender: by.unwrap_or_else(|| "outside".into()), trace }
 }
 
 /// A handle of an actor with the behavior `B` that replies with `R`. What an actor's performer is given is bound to the
@@ -241,13 +229,14 @@ impl<B: Behavior, R: Send + 'static> Handle<B, R> {
 
     /// Sends `event`, without waiting. A state is kept for an actor that is down; anything else is refused then.
     pub fn send(&self, event: B::Event) -> Result<(), SendError> {
-        self.slot.deliver(self.incarnation, event, sender(), None)
+        self.slot.deliver(self.incarnation, event, envelope(), None)
     }
 
     fn fire(&self, event: B::Event, fired: Option<Fired>) {
         // What the actor asked for itself comes back from itself. An actor that is gone by then needs no answer, and an
         // overflow has failed it already.
-        let _ = self.slot.deliver(self.incarnation, event, self.slot.path.clone(), fired);
+        let envelope = Envelope { sender: self.slot.path.clone(), trace: trace::current() };
+        let _ = self.slot.deliver(self.incarnation, event, envelope, fired);
     }
 
     /// Sends the event that `event` makes of a reply id, and waits for the reply, at most for `within`. For callers
@@ -270,7 +259,8 @@ impl<B: Behavior, R: Send + 'static> Handle<B, R> {
     }
 
     /// Sends `event` to the actor itself at `moment`. A timer of the same `key` replaces the older one, which then does
-    /// not come, even if it has already fired and waits. Ends with the incarnation.
+    /// not come, even if it has already fired and waits. Ends with the incarnation. What a timer leads to is part of no
+    /// trace from before, else whatever sets the next one would never end.
     pub fn after(&self, moment: Moment, key: u64, event: B::Event) -> Result<(), SendError> {
         self.slot.check(self.incarnation)?;
         self.slot.set_timer(key, |serial| {
@@ -290,7 +280,7 @@ impl<B: Behavior, R: Send + 'static> Handle<B, R> {
     }
 
     /// Runs `work` beside the actor, and sends it the resulting event, or `expired` if that took longer than `within`.
-    /// Ends with the incarnation; if it panics, so does the actor.
+    /// Ends with the incarnation; if it panics, so does the actor. The work is part of the trace of the present turn.
     pub fn run(
         &self,
         within: Span,
@@ -298,7 +288,7 @@ impl<B: Behavior, R: Send + 'static> Handle<B, R> {
         work: impl Future<Output = B::Event> + Send + 'static,
     ) -> Result<(), SendError> {
         let (me, limit) = (self.clone(), self.slot.clock.sleep_until(self.now().after(within)));
-        self.attend(async move {
+        self.attend_traced(trace::current(), async move {
             let event = tokio::select! {
                 biased;
                 event = work => event,
@@ -309,15 +299,30 @@ impl<B: Behavior, R: Send + 'static> Handle<B, R> {
     }
 
     /// Runs `work`, such as reading a stream of things, beside the actor for as long as its incarnation lives. If it
-    /// panics, so does the actor.
+    /// panics, so does the actor. It is part of no trace; work that has an end is, by [`Handle::attend_briefly`].
     pub fn attend(&self, work: impl Future<Output = ()> + Send + 'static) -> Result<(), SendError> {
+        self.attend_traced(None, work)
+    }
+
+    /// Runs `work` that ends soon, such as telling somebody something, beside the actor. It is part of the trace of the
+    /// present turn. Ends with the incarnation; if it panics, so does the actor.
+    pub fn attend_briefly(&self, work: impl Future<Output = ()> + Send + 'static) -> Result<(), SendError> {
+        self.attend_traced(trace::current(), work)
+    }
+
+    fn attend_traced(
+        &self,
+        trace: Option<TraceId>,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), SendError> {
         self.slot.check(self.incarnation)?;
         let me = self.clone();
-        self.slot.spawn(async move {
+        let doing = Doing { trace, by: Some(self.slot.path.clone()) };
+        self.slot.spawn(carry(doing, async move {
             if let Err(error) = work::catch(work).await {
                 me.fail(format!("a task of it failed: {error}"));
             }
-        })
+        }))
     }
 
     /// The actor counts as started from now on; see [`Performer::says_when_ready`](crate::shell::Performer::says_when_ready).

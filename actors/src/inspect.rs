@@ -1,8 +1,8 @@
 //! What people see of actors: views for `status`, the console and the commands that look inside.
 
-use std::{fmt::Debug, sync::Arc};
+use std::{borrow::Cow, fmt::Debug, sync::Arc};
 
-use postroad_cluster::behavior::Behavior;
+use postroad_cluster::{behavior::Behavior, trace::TraceId};
 use serde::{Deserialize, Serialize};
 
 use crate::journal::Entry;
@@ -89,15 +89,17 @@ pub struct ActorView {
 }
 
 /// One actor as a row among many: what lists sort and filter by, cheap enough for ten thousand of them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ActorRow {
     /// Where it is found.
+    #[serde(with = "shared")]
     pub path: Arc<str>,
     /// The noun of its behavior.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// How it fares.
     pub status: Status,
     /// The path of its supervisor; none for the root.
+    #[serde(with = "shared_option")]
     pub supervisor: Option<Arc<str>>,
     /// How many children it has.
     pub children: usize,
@@ -117,6 +119,33 @@ pub struct ActorRow {
     pub refused: u64,
     /// Events ever handled.
     pub handled: u64,
+}
+
+/// A shared text as any other.
+mod shared {
+    use super::{Arc, Deserialize, Serialize};
+
+    pub(super) fn serialize<S: serde::Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
+        (**text).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
+        String::deserialize(deserializer).map(Into::into)
+    }
+}
+
+/// The same where there may be none.
+mod shared_option {
+    use super::{Arc, Deserialize, Serialize};
+
+    #[allow(clippy::ref_option, reason = "serde calls it so")]
+    pub(super) fn serialize<S: serde::Serializer>(text: &Option<Arc<str>>, serializer: S) -> Result<S::Ok, S::Error> {
+        text.as_deref().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<str>>, D::Error> {
+        Ok(Option::<String>::deserialize(deserializer)?.map(Into::into))
+    }
 }
 
 /// One restart.
@@ -160,6 +189,8 @@ pub struct JournalView {
     pub wall_ms: u64,
     /// Who sent it.
     pub sender: String,
+    /// What it is part of.
+    pub trace: TraceId,
     /// How long it waited in the mailbox, in nanoseconds.
     pub waited_ns: u64,
     /// How long its turn took, effects included, in nanoseconds; nothing while it is under way or if it failed.
@@ -181,6 +212,7 @@ impl JournalView {
             now_ns: entry.turn.now.0,
             wall_ms: entry.turn.wall.0,
             sender: entry.arrival.sender.to_string(),
+            trace: entry.arrival.trace,
             waited_ns: entry.arrival.waited.as_nanos() as u64,
             took_ns: entry.took.map(|took| took.as_nanos() as u64),
             kind: entry.kind().to_owned(),

@@ -15,6 +15,7 @@ use postroad_cluster::{
     limits::{JOURNAL_BYTES_MAX, JOURNAL_CHECKPOINT_EVERY, JOURNAL_ENTRIES_MAX},
     recording::{Recorded, Recording},
     time::Span,
+    trace::TraceId,
 };
 
 /// What every entry costs beside its event and effects.
@@ -46,13 +47,15 @@ pub struct Arrival {
     pub sender: Arc<str>,
     /// How long it waited in the mailbox.
     pub waited: Span,
+    /// What it is part of.
+    pub trace: TraceId,
 }
 
 impl Arrival {
     /// Of an event that did not wait.
     #[cfg(test)]
     pub(crate) const fn at_once(sender: Arc<str>) -> Self {
-        Self { sender, waited: Span::ZERO }
+        Self { sender, waited: Span::ZERO, trace: TraceId::drawn(0) }
     }
 }
 

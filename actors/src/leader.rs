@@ -10,12 +10,14 @@ use postroad_cluster::{
     time::Clock as _,
 };
 use postroad_raft::Consensus;
+use postroad_transport::trace::{Doing, During};
 
 use crate::{
     fabric::Fabric,
     handle::Handle,
-    session::{after, attend},
+    session::{after, attend, briefly},
     shell::Performer,
+    trace,
 };
 
 type Me = Handle<Leader>;
@@ -37,8 +39,9 @@ impl LeaderPerformer {
     fn propose(&self, action: Action, relay: Option<NodeId>, me: &Me) {
         let command = Command { at: self.fabric.clock.wall(), by: self.fabric.me, expected: None, action };
         let (consensus, back) = (self.consensus.clone(), me.clone());
-        attend(me, async move {
-            if let Err(error) = consensus.propose(command).await {
+        let fabric = Arc::clone(&self.fabric);
+        briefly(me, async move {
+            if let Err(error) = trace::propose(&fabric, &consensus, command).await {
                 tracing::debug!(%error, "a command of the leader was not taken");
             }
             let _ = back.send(Event::Answered { relay });
@@ -75,11 +78,18 @@ fn agreed(state: &State, consensus: &Consensus) -> Event {
 /// Tells the actor who leads and what was agreed, for as long as it lives.
 async fn follow(consensus: Consensus, me: Me) {
     let (mut leadership, mut applied) = (consensus.leadership(), consensus.applied());
+    let mut told = 0;
     loop {
         let leading = leadership.get();
         let term = (leading.leader == Some(consensus.me())).then_some(leading.term);
         let _ = me.send(Event::Leads { term });
-        let _ = me.send(agreed(&consensus.state(), &consensus));
+        let state = consensus.state();
+        {
+            let trace = trace::newest(&consensus, told, state.version.0);
+            let _during = During::new(Doing { trace, by: Some("log".into()) });
+            let _ = me.send(agreed(&state, &consensus));
+        }
+        told = state.version.0;
         tokio::select! {
             biased;
             alive = leadership.changed() => if !alive { return },

@@ -54,4 +54,5 @@ pub mod status;
 pub mod supervisor;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod trace;
 pub mod vouch;

@@ -12,6 +12,7 @@ use postroad_cluster::{
     behavior::{Class, Event},
     limits::{MAILBOX_REQUESTS_MAX, MAILBOX_RESERVED_MAX, MAILBOX_STATES_MAX},
     time::{Moment, Span},
+    trace::TraceId,
 };
 
 use self::pulse::Pulse;
@@ -49,11 +50,20 @@ pub(crate) struct Fired {
     pub(crate) serial: u64,
 }
 
+/// What is written on an event: who sends it, and what it is part of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Envelope {
+    /// The path of the actor that sends it, or a word for somebody else.
+    pub(crate) sender: Arc<str>,
+    /// Its trace; nothing if it begins one.
+    pub(crate) trace: Option<TraceId>,
+}
+
 /// An event that waits.
 #[derive(Debug)]
 pub(crate) struct Letter<E> {
     pub(crate) event: E,
-    pub(crate) sender: Arc<str>,
+    pub(crate) envelope: Envelope,
     pub(crate) since: Moment,
     pub(crate) fired: Option<Fired>,
 }
@@ -127,7 +137,7 @@ impl<E: Event> Mailbox<E> {
         {
             // The place and the wait are the older one's: a state that is renewed all the time is not starved.
             waiting.event = letter.event;
-            waiting.sender = letter.sender;
+            waiting.envelope = letter.envelope;
             self.counters.replaced += 1;
             return Ok(());
         }
@@ -158,7 +168,7 @@ impl<E: Event> Mailbox<E> {
         }
         if self.counting {
             self.counters.window(now).waits.add(now.since(letter.since));
-            self.begin(letter.event.kind(), letter.sender.clone(), now);
+            self.begin(letter.event.kind(), letter.envelope.sender.clone(), now);
         }
         Some(letter)
     }
@@ -368,7 +378,8 @@ mod tests {
 
     fn put(mailbox: &mut Mailbox<Mail>, event: Mail, now_ms: u64) -> Result<(), Refusal> {
         let since = Moment(now_ms * 1_000_000);
-        mailbox.put(Letter { event, sender: "test".into(), since, fired: None })
+        let envelope = Envelope { sender: "test".into(), trace: None };
+        mailbox.put(Letter { event, envelope, since, fired: None })
     }
 
     fn drain(mailbox: &mut Mailbox<Mail>) -> Vec<Mail> {

@@ -20,7 +20,7 @@ use crate::{
     fabric::Fabric,
     handle::{AskError, Handle},
     revoke,
-    session::{after, attend, run},
+    session::{after, briefly, run},
     shell::Performer,
     snapshot,
 };
@@ -64,7 +64,7 @@ impl RelayPerformer {
 
     fn tell(&self, number: u64, request: RelayRequest, me: &Me) {
         let Some(connection) = self.fabric.connections().get(number) else { return };
-        attend(me, async move {
+        briefly(me, async move {
             // The answer does not matter: the node also forgets it with the session.
             let _ = connection.call::<RelayRequest, RelayResponse>(&request, CALL_WAIT).await;
         });
@@ -73,7 +73,7 @@ impl RelayPerformer {
     fn ping(&self, number: u64, sequence: u64, me: &Me) {
         let Some(connection) = self.fabric.connections().get(number) else { return };
         let back = me.clone();
-        attend(me, async move {
+        briefly(me, async move {
             let request = RelayRequest::Ping { sequence };
             if connection.call::<RelayRequest, RelayResponse>(&request, CALL_WAIT).await.is_ok() {
                 let _ = back.send(Event::Heard { connection: number });

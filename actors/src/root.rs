@@ -36,6 +36,7 @@ use crate::{
     relay::{self, RelayPerformer},
     service::Service,
     supervisor::{ChildSpec, Root},
+    trace,
 };
 
 /// What a connection's driver needs to have sent that it closes, with room.
@@ -183,6 +184,9 @@ pub async fn start(ports: Ports, settings: Settings, databases: Databases) -> Re
     tasks.spawn(peer::watch(Arc::clone(&fabric), events));
     tasks.spawn(accept_circuits(Arc::clone(&fabric)));
     tasks.spawn(keep_time(Arc::clone(&fabric)));
+    if let Some(consensus) = fabric.consensus.clone() {
+        tasks.spawn(trace::follow_log(Arc::clone(&fabric), consensus));
+    }
     if let Some((endpoint, _)) = listening {
         tasks.spawn(accept(endpoint, Arc::clone(&fabric), switch.clone(), service.clone()));
     }

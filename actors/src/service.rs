@@ -24,8 +24,9 @@ use crate::{
     carrier::{self, ControlCarrier},
     fabric::Fabric,
     leader::LEADER,
-    look::{self, Dialled, Seen},
+    look::{self, Dialled, Errand, Seen},
     snapshot::Signer,
+    trace,
 };
 
 /// What answers requests of the HTTP API that come over the control protocol.
@@ -56,7 +57,16 @@ impl Service {
     /// # Errors
     /// Why nothing was seen, for people.
     pub async fn look(&self, node: NodeId, path: String) -> Result<Seen, Refusal> {
-        look::from_control(&self.fabric, &self.carrier, &self.dialled, node, path, false).await
+        let errand = Errand::Look(path);
+        look::from_control(&self.fabric, &self.carrier, &self.dialled, node, errand, false).await
+    }
+
+    /// Has any node do what a path of its API does.
+    ///
+    /// # Errors
+    /// Why it did not, for people; whether it did is not known if it is silent.
+    pub async fn act(&self, node: NodeId, path: String) -> Result<Seen, Refusal> {
+        look::from_control(&self.fabric, &self.carrier, &self.dialled, node, Errand::Act(path), false).await
     }
 
     /// Brings a command to the leader in this node's name.
@@ -108,8 +118,12 @@ impl Service {
                 }
             }
             ControlRequest::Look { node, path } => {
-                let seen = look::from_control(&self.fabric, &self.carrier, &self.dialled, node, path, control).await;
-                look::respond(seen)
+                let (carrier, errand) = (&self.carrier, Errand::Look(path));
+                look::respond(look::from_control(&self.fabric, carrier, &self.dialled, node, errand, control).await)
+            }
+            ControlRequest::Act { node, path } if control => {
+                let (carrier, errand) = (&self.carrier, Errand::Act(path));
+                look::respond(look::from_control(&self.fabric, carrier, &self.dialled, node, errand, true).await)
             }
             _ => refused("ROLE_MISSING", "only control nodes may ask this", "Use a certificate with the role control"),
         }
@@ -172,9 +186,11 @@ impl Service {
         loop {
             let state = consensus.state();
             if state.version > have {
-                return match signer.snapshot(&state, recipient, content_hash) {
-                    Some(signed) => ControlResponse::Snapshot(Box::new(signed)),
-                    None => refused("NODE_UNKNOWN", "this node was removed from the cluster", "Join again"),
+                let traced = trace::newest(consensus, have.0, state.version.0);
+                return match (signer.snapshot(&state, recipient, content_hash).map(Box::new), traced) {
+                    (Some(signed), Some(trace)) => ControlResponse::SnapshotTraced { trace, signed },
+                    (Some(signed), None) => ControlResponse::Snapshot(signed),
+                    (None, _) => refused("NODE_UNKNOWN", "this node was removed from the cluster", "Join again"),
                 };
             }
             tokio::select! {
@@ -213,7 +229,7 @@ impl Service {
         let Some(consensus) = &self.fabric.consensus else { return ControlResponse::Refused(carrier::not_control()) };
         if peer.roles.contains(&Role::Control) {
             // It looked for the leader already: nothing is passed on twice.
-            return match consensus.propose(command).await {
+            return match trace::propose(&self.fabric, consensus, command).await {
                 Ok((_, outcome)) => ControlResponse::Outcome(outcome),
                 Err(postroad_raft::ProposeError::NotLeader { leader }) => ControlResponse::NoLeader { leader },
                 Err(error) => ControlResponse::Refused(Refusal::new(error.code(), error.to_string(), "Try again")),

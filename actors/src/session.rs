@@ -117,7 +117,7 @@ impl SessionPerformer {
         };
         let Some(version) = self.fabric.revocations().map(|revocations| revocations.get().version) else { return };
         let (relay, back) = (self.relay, me.clone());
-        attend(me, async move {
+        briefly(me, async move {
             let request = NodeRequest::Revocations { signed: Box::new(signed) };
             match connection.call::<NodeRequest, NodeResponse>(&request, CALL_WAIT).await {
                 Ok(NodeResponse::Done) => {
@@ -135,7 +135,7 @@ impl SessionPerformer {
     fn fetch(&self, number: u64, me: &Me) {
         let Some(connection) = self.fabric.connections().get(number) else { return };
         let (fabric, relay) = (Arc::clone(&self.fabric), self.relay);
-        attend(me, async move {
+        briefly(me, async move {
             let asked = connection.call::<NodeRequest, NodeResponse>(&NodeRequest::RevocationsAsk, CALL_WAIT).await;
             if let Ok(NodeResponse::Revocations { signed: Some(signed) }) = asked
                 && let Err(error) = revoke::take(&fabric, &signed)
@@ -196,7 +196,7 @@ impl SessionPerformer {
 
     fn tell(&self, number: u64, request: NodeRequest, me: &Me) {
         let Some(connection) = self.fabric.connections().get(number) else { return };
-        attend(me, async move {
+        briefly(me, async move {
             // What it was for is gone in any case; the relay also forgets it with the session.
             let _ = connection.call::<NodeRequest, NodeResponse>(&request, CALL_WAIT).await;
         });
@@ -214,7 +214,8 @@ fn answer(fabric: &Fabric, relay: NodeId, request: RelayRequest) -> RelayRespons
         )),
     };
     match request {
-        RelayRequest::Ping { .. } => RelayResponse::Done,
+        // The transport has taken the trace off.
+        RelayRequest::Ping { .. } | RelayRequest::Traced { .. } => RelayResponse::Done,
         RelayRequest::Applied { version, revocations } => {
             if let Some(session) = node::session(fabric, relay) {
                 let _ = session.send(Event::Applied { version, revocations });
@@ -272,6 +273,16 @@ pub(crate) fn attend<B: postroad_cluster::behavior::Behavior, R: Send + 'static>
     work: impl Future<Output = ()> + Send + 'static,
 ) {
     if let Err(error) = me.attend(work) {
+        me.fail(error.to_string());
+    }
+}
+
+/// Runs work beside an actor that ends soon, as part of what the actor does now.
+pub(crate) fn briefly<B: postroad_cluster::behavior::Behavior, R: Send + 'static>(
+    me: &Handle<B, R>,
+    work: impl Future<Output = ()> + Send + 'static,
+) {
+    if let Err(error) = me.attend_briefly(work) {
         me.fail(error.to_string());
     }
 }

@@ -12,14 +12,16 @@ use postroad_cluster::{
     limits::{MAILBOX_BATCH, PUBLISH_EVERY},
     supervision::Exit,
     time::{Moment, Span},
+    trace::TraceId,
 };
+use postroad_transport::trace::{Doing, During};
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::task::JoinHandle;
 
 use crate::{
-    handle::{Handle, Message, Report, Slot, Speaking},
+    handle::{Handle, Message, Report, Slot},
     journal::{Arrival, panic_text},
-    mailbox::Bounds,
+    mailbox::{Bounds, Envelope},
 };
 
 /// Performs the effects of one actor's behavior through the ports. It is synchronous and never waits: what takes time is
@@ -72,6 +74,8 @@ pub(crate) struct Launch<B: Behavior, P: Performer<B>> {
     pub(crate) behavior: B,
     pub(crate) performer: P,
     pub(crate) report: Option<Report>,
+    /// What its start is part of.
+    pub(crate) trace: Option<TraceId>,
 }
 
 impl<B: Behavior, P: Performer<B>> Launch<B, P> {
@@ -103,6 +107,8 @@ pub(crate) struct Running<B: Behavior, P: Performer<B>> {
     me: Handle<B, P::Reply>,
     supervisor: Option<ActorCell>,
     incarnation: u64,
+    /// What its start is part of, until its first event.
+    start: Option<TraceId>,
     effects: Vec<B::Effect>,
     published_at: Option<Moment>,
     /// The behavior has had turns since it was published.
@@ -122,7 +128,7 @@ impl<B: Behavior, P: Performer<B>> Running<B, P> {
                 self.publish_later(myself);
                 return Ok(false);
             };
-            self.turn(letter.event, letter.sender, Some(letter.since))?;
+            self.turn(letter.event, letter.envelope, Some(letter.since))?;
         }
         Ok(true)
     }
@@ -134,14 +140,14 @@ impl<B: Behavior, P: Performer<B>> Running<B, P> {
             if !self.slot().may_act(self.incarnation) {
                 break;
             }
-            self.turn(event, "child".into(), None)?;
+            self.turn(event, Envelope { sender: "child".into(), trace: None }, None)?;
         }
         self.publish_later(myself);
         Ok(())
     }
 
     /// Handles an event that came from `sender` and, if it was in the mailbox, waited there since a moment.
-    fn turn(&mut self, event: B::Event, sender: Arc<str>, since: Option<Moment>) -> Result<(), String> {
+    fn turn(&mut self, event: B::Event, envelope: Envelope, since: Option<Moment>) -> Result<(), String> {
         let slot = self.me.slot().clone();
         let turn = Turn { now: slot.clock.now(), wall: slot.clock.wall(), chance: slot.entropy.next_u64() };
         let kind = event.kind();
@@ -150,11 +156,14 @@ impl<B: Behavior, P: Performer<B>> Running<B, P> {
             let effects = std::mem::take(&mut self.effects);
             return self.perform(effects, kind);
         }
-        let span = tracing::debug_span!("turn", node = %slot.node, path = %slot.path, kind, sender = %sender);
+        // What is part of nothing begins a trace, drawn from the turn's own chance.
+        let Envelope { sender, trace } = envelope;
+        let trace = trace.unwrap_or_else(|| TraceId::drawn(turn.chance));
+        let span = tracing::debug_span!("turn", node = %slot.node, path = %slot.path, kind, sender = %sender, %trace);
         let _entered = span.enter();
-        let _speaking = Speaking::of(&slot.path);
+        let _during = During::new(Doing { trace: Some(trace), by: Some(slot.path.clone()) });
         slot.begin_turn(kind, sender.clone(), turn.now);
-        let arrival = Arrival { sender, waited: since.map_or(Span::ZERO, |since| turn.now.since(since)) };
+        let arrival = Arrival { sender, waited: since.map_or(Span::ZERO, |since| turn.now.since(since)), trace };
 
         let recorded = event.clone();
         let (behavior, effects) = (&mut self.behavior, &mut self.effects);
@@ -275,7 +284,7 @@ impl<B: Behavior, P: Performer<B>> Actor for Shell<B, P> {
         myself: ActorRef<Message>,
         (launch, supervisor): (Launch<B, P>, Option<ActorCell>),
     ) -> Result<Running<B, P>, ActorProcessingErr> {
-        let Launch { slot, behavior, performer, report } = launch;
+        let Launch { slot, behavior, performer, report, trace } = launch;
         if slot.is_fenced() {
             return Err("the node has crashed".into());
         }
@@ -288,6 +297,7 @@ impl<B: Behavior, P: Performer<B>> Actor for Shell<B, P> {
             me,
             supervisor,
             incarnation,
+            start: trace,
             effects: Vec::new(),
             published_at: None,
             unpublished: true,
@@ -303,9 +313,13 @@ impl<B: Behavior, P: Performer<B>> Actor for Shell<B, P> {
         if !running.slot().may_act(running.incarnation) {
             return Ok(());
         }
-        let first = catch_unwind(AssertUnwindSafe(|| running.performer.first(&running.me)));
+        let (trace, path) = (running.start.take(), running.me.path().clone());
+        let first = {
+            let _during = During::new(Doing { trace, by: Some(path.clone()) });
+            catch_unwind(AssertUnwindSafe(|| running.performer.first(&running.me)))
+        };
         let result = match first {
-            Ok(Some(event)) => running.turn(event, running.me.path().clone(), None),
+            Ok(Some(event)) => running.turn(event, Envelope { sender: path, trace }, None),
             Ok(None) => Ok(()),
             Err(panic) => Err(format!("on its first event: {}", panic_text(&*panic))),
         };

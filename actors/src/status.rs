@@ -423,7 +423,7 @@ mod tests {
     fn actors_that_want_a_look_are_named_with_what_was_seen() {
         let row = |busy_for_ms, depth, restarts| ActorRow {
             path: "node/relay".into(),
-            kind: "relay",
+            kind: "relay".into(),
             status: inspect::Status::Busy,
             supervisor: None,
             children: 0,

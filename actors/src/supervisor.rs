@@ -290,7 +290,7 @@ impl Children {
                 // A supervisor that is gone needs no answer; its child has ended with it.
                 let _ = back.send(event);
             };
-            me.attend(started).map_err(|error| error.to_string())
+            me.attend_briefly(started).map_err(|error| error.to_string())
         });
         if let Err(error) = outcome {
             self.running.remove(&run);

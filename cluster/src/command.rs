@@ -167,6 +167,15 @@ pub enum Action {
         /// Its name.
         name: Name,
     },
+    /// A line of the audit: what somebody is about to do by hand at the proposing node's console.
+    Note {
+        /// Who, as their token is called.
+        who: Name,
+        /// What, in words.
+        what: String,
+        /// Why.
+        reason: String,
+    },
 }
 
 impl Action {
@@ -193,6 +202,7 @@ impl Action {
             Self::BalancerAdd { .. } => "balancer_add",
             Self::BalancerSet { .. } => "balancer_set",
             Self::BalancerRemove { .. } => "balancer_remove",
+            Self::Note { .. } => "note",
         }
     }
 }

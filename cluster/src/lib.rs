@@ -17,6 +17,7 @@ pub mod node;
 pub mod peer;
 #[cfg(feature = "planted")]
 pub mod planted;
+pub mod rebalance;
 pub mod recording;
 pub mod relay;
 pub mod retry;
@@ -27,5 +28,6 @@ pub mod snapshot;
 pub mod state;
 pub mod supervision;
 pub mod time;
+pub mod trace;
 pub mod verified;
 pub mod wire;

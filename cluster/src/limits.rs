@@ -387,6 +387,9 @@ pub const TOKEN_LIFETIME_MAX: Span = Span::from_hours(7 * 24);
 /// Lines of the audit in the state; older ones are in the logs.
 pub const AUDIT_LINES_MAX: usize = 1_000;
 
+/// Lines of the audit by one node that is no control node: what its operator did there, and too few to push out others'.
+pub const AUDIT_LINES_OF_A_NODE_MAX: usize = 20;
+
 /// Removed nodes that are remembered; certificates end by themselves long before so many nodes were removed.
 pub const REVOKED_NODES_MAX: usize = 10_000;
 
@@ -698,3 +701,19 @@ pub const LOOK_WAIT: Span = Span::from_secs(1);
 
 /// Looks at other nodes that are under way at one control node: a few browsers with a fleet of some tens.
 pub const LOOKS_MAX: usize = 32;
+
+/// Entries of the log whose traces a control node remembers, for the snapshots that they lead to: those are fetched within
+/// seconds, by nodes that are there.
+pub const TRACED_ENTRIES_MAX: usize = 256;
+
+/// Steps of traces outside of actors that a node remembers, such as requests of its API: some minutes of a busy operator.
+pub const TRACE_STEPS_MAX: usize = 1_024;
+
+/// Steps of one trace that a node tells of: what is longer is a storm, whose beginning says what it is.
+pub const TRACE_SHOWN_MAX: usize = 500;
+
+/// Circuits that one rebalancing moves: what is left is planned anew from what came of it.
+pub const REBALANCE_MOVES_MAX: usize = 32;
+
+/// How long a node may take to do what another's console asked of it.
+pub const ACT_WAIT: Span = Span::from_secs(3);

@@ -284,8 +284,8 @@ impl Relay {
                 self.channel_close(ChannelKey::new(node, peer, circuit), Some(node), &reason, effects);
                 self.reply(asker.reply, NodeResponse::Done, effects);
             }
-            // The actor has taken them before, or has answered with its own.
-            NodeRequest::Revocations { .. } | NodeRequest::RevocationsAsk => {
+            // The actor has taken them before, or has answered with its own; the transport has taken the trace off.
+            NodeRequest::Revocations { .. } | NodeRequest::RevocationsAsk | NodeRequest::Traced { .. } => {
                 self.reply(asker.reply, NodeResponse::Done, effects);
             }
             NodeRequest::Register { .. } | NodeRequest::Admit { .. } => {

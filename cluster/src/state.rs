@@ -13,7 +13,7 @@ use crate::{
     drain::Drain,
     grant,
     id::{Generation, LinkId, Name, NodeId, Role, TokenId, Version},
-    limits::AUDIT_LINES_MAX,
+    limits::{AUDIT_LINES_MAX, AUDIT_LINES_OF_A_NODE_MAX, REASON_BYTES_MAX},
     revocation::Revocations,
     setting::{self, Setting},
     time::{Span, WallTime},
@@ -183,7 +183,7 @@ impl State {
         self.check_entry(index, expected)?;
         self.may_propose(by, &action)?;
         let now = self.time.max(at);
-        let outcome = match self.change(now, Version(index), action)? {
+        let outcome = match self.change(now, by, Version(index), action)? {
             Change::None(outcome) => outcome,
             Change::Made { what, outcome } => {
                 self.version = Version(index);
@@ -250,6 +250,8 @@ impl State {
         };
         let own = match action {
             Action::Describe { node, .. } | Action::NodeRemove { node } => *node == by,
+            // It changes nothing but the audit, in which it names its author.
+            Action::Note { .. } => true,
             _ => false,
         };
         if own || record.roles.contains(&Role::Control) || record.roles.contains(&Role::Operator) {
@@ -262,7 +264,7 @@ impl State {
         ))
     }
 
-    fn change(&mut self, now: WallTime, version: Version, action: Action) -> Result<Change, Refusal> {
+    fn change(&mut self, now: WallTime, by: NodeId, version: Version, action: Action) -> Result<Change, Refusal> {
         match action {
             Action::Found { cluster, authority, first, issuer } => self.found(now, cluster, authority, first, issuer),
             Action::TokenCreate { token, verifier, roles, expires } => {
@@ -288,6 +290,7 @@ impl State {
             Action::BalancerAdd { name, spec } => self.balancer_add(now, version, name, spec),
             Action::BalancerSet { name, spec, changed } => self.balancer_set(version, &name, spec, changed),
             Action::BalancerRemove { name } => self.balancer_remove(&name),
+            Action::Note { who, what, reason } => self.note(by, &who, &what, &reason),
         }
     }
 
@@ -313,6 +316,29 @@ impl State {
             self.grants_issued = now;
         }
         Ok(Change::made(format!("setting {} set to {value}", known.name)))
+    }
+
+    /// Nodes that are no control nodes have few lines at a time, so that one that was taken over cannot push out what
+    /// others did.
+    fn note(&mut self, by: NodeId, who: &Name, what: &str, reason: &str) -> Result<Change, Refusal> {
+        for (text, name) in [(what, "what is done"), (reason, "the reason")] {
+            if text.is_empty() || text.len() > REASON_BYTES_MAX || text.chars().any(char::is_control) {
+                let found = format!("{name} has {} bytes; it must be a line of 1 to {REASON_BYTES_MAX}", text.len());
+                return Err(Refusal::new(code::TEXT_INVALID, found, "Say it in fewer words"));
+            }
+        }
+        let record = self.node(by)?;
+        let console = format!("by the console of {}", record.name);
+        if !record.roles.contains(&Role::Control) {
+            let own = self.audit.iter().filter(|line| line.by == by).count();
+            let mut surplus = (own + 1).saturating_sub(AUDIT_LINES_OF_A_NODE_MAX);
+            self.audit.retain(|line| {
+                let goes = line.by == by && surplus > 0;
+                surplus -= usize::from(goes);
+                !goes
+            });
+        }
+        Ok(Change::made(format!("{who} {console}: {what}, since {reason}")))
     }
 
     fn lease_renew(&mut self, now: WallTime) -> Change {

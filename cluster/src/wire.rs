@@ -4,21 +4,56 @@ use core::fmt;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::limits::MESSAGE_BYTES_MAX;
+use crate::{limits::MESSAGE_BYTES_MAX, trace::TraceId};
+
+/// What can be sent or kept: it knows the version of its encoding, which is its first byte.
+pub trait Message: Serialize + DeserializeOwned + Sized {
+    /// What it is, for errors.
+    const WHAT: &'static str;
+    /// The version that is written. A reader takes only versions that it knows.
+    const VERSION: u8 = 1;
+
+    /// The same as part of a trace; nothing where the message carries none.
+    fn traced(&self, _trace: TraceId) -> Option<Self> {
+        None
+    }
+
+    /// The message alone, and the trace that it is part of.
+    ///
+    /// # Errors
+    /// If what carries the trace holds no message, or another trace.
+    fn untraced(self) -> Result<(Option<TraceId>, Self), WireError> {
+        Ok((None, self))
+    }
+}
+
+/// Messages that carry a trace by a variant `Traced`, which holds any other one as bytes: a message that holds itself
+/// would let a peer choose how deep a reader nests, and a stack has an end.
+macro_rules! carries_traces {
+    ($type:ident, $what:literal) => {
+        impl crate::wire::Message for $type {
+            const WHAT: &'static str = $what;
+
+            fn traced(&self, trace: crate::trace::TraceId) -> Option<Self> {
+                Some(Self::Traced { trace, request: crate::wire::encode(self) })
+            }
+
+            fn untraced(self) -> Result<(Option<crate::trace::TraceId>, Self), crate::wire::WireError> {
+                let Self::Traced { trace, request } = self else { return Ok((None, self)) };
+                match crate::wire::decode(&request)? {
+                    Self::Traced { .. } => Err(crate::wire::WireError::Malformed { what: Self::WHAT }),
+                    request => Ok((Some(trace), request)),
+                }
+            }
+        }
+    };
+}
 
 pub mod control;
 pub mod flow;
 pub mod join;
 pub mod raft;
 pub mod session;
-
-/// What can be sent or kept: it knows the version of its encoding, which is its first byte.
-pub trait Message: Serialize + DeserializeOwned {
-    /// What it is, for errors.
-    const WHAT: &'static str;
-    /// The version that is written. A reader takes only versions that it knows.
-    const VERSION: u8 = 1;
-}
 
 /// Why bytes are no message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,7 +158,6 @@ messages! {
     crate::grant::SignedGrant = "signed grant",
     crate::revocation::RevocationList = "revocations",
     crate::state::State = "state",
-    control::ControlRequest = "control request",
     control::ControlResponse = "control response",
     flow::OpenFrame = "open frame",
     join::JoinRequest = "join request",
@@ -134,9 +168,7 @@ messages! {
     raft::RaftMessage = "message of the Raft group",
     raft::StateSnapshotMeta = "description of a state snapshot",
     raft::VoteRecord = "vote",
-    session::NodeRequest = "session request of a node",
     session::NodeResponse = "session response of a relay",
-    session::RelayRequest = "session request of a relay",
     session::RelayResponse = "session response of a node",
 }
 
@@ -166,5 +198,19 @@ mod tests {
         let mut newer = bytes;
         newer[0] = 9;
         assert!(matches!(decode::<session::NodeRequest>(&newer), Err(WireError::Version { found: 9, .. })));
+    }
+
+    #[test]
+    fn a_request_carries_its_trace_and_comes_out_alone() {
+        let trace = TraceId::drawn(1);
+        let traced = open().traced(trace).unwrap();
+        let read: session::NodeRequest = decode(&encode(&traced)).unwrap();
+        assert_eq!(read.untraced(), Ok((Some(trace), open())));
+        assert_eq!(open().untraced(), Ok((None, open())));
+        assert_eq!(session::RelayResponse::Done.traced(trace), None);
+        // One in another is nothing that anybody sends.
+        assert!(matches!(traced.traced(trace).unwrap().untraced(), Err(WireError::Malformed { .. })));
+        let broken = session::NodeRequest::Traced { trace, request: vec![1, 99] };
+        assert!(broken.untraced().is_err());
     }
 }

@@ -19,6 +19,7 @@ use postroad_cluster::{
     },
     state::{AuditLine, BalancerRecord, LinkRecord, NodeRecord, State, TokenRecord, TokenUse},
     time::{Span, WallTime},
+    trace::TraceId,
     wire::{
         Message,
         control::{BalancerReport, CircuitReport, ControlRequest, ControlResponse, Load, Report},
@@ -134,6 +135,10 @@ fn signed_snapshot() -> SignedSnapshot {
     }
 }
 
+fn trace() -> TraceId {
+    TraceId::drawn(7)
+}
+
 fn command(action: Action) -> Command {
     Command { at: WallTime(1_700_000_000_000), by: NodeId(1), expected: Some(Version(70_000)), action }
 }
@@ -171,6 +176,7 @@ fn commands(golden: &mut Golden) {
         Action::BalancerAdd { name: name("orders"), spec: balancer_spec() },
         Action::BalancerSet { name: name("orders"), spec: balancer_spec(), changed: Version(7) },
         Action::BalancerRemove { name: name("orders") },
+        Action::Note { who: name("ann"), what: "step down".to_owned(), reason: "new disk".to_owned() },
     ];
     for action in actions {
         golden.check(&format!("command.{}", action.kind()), &command(action));
@@ -318,6 +324,8 @@ fn control(golden: &mut Golden) {
         ("raft", ControlRequest::Raft { message: vec![1, 2] }),
         ("api", ControlRequest::Api { method: "GET".to_owned(), path: "/api/status".to_owned(), body: vec![b'{'] }),
         ("look", ControlRequest::Look { node: NodeId(3), path: "/api/console/vitals".to_owned() }),
+        ("act", ControlRequest::Act { node: NodeId(3), path: "/api/restart/node/control".to_owned() }),
+        ("traced", ControlRequest::Report(Report::default()).traced(trace()).expect("requests carry traces")),
     ];
     for (text, request) in requests {
         golden.check(&format!("control.request.{text}"), &request);
@@ -332,6 +340,7 @@ fn control(golden: &mut Golden) {
         ("raft", ControlResponse::Raft { message: vec![1, 2] }),
         ("api", ControlResponse::Api { status: 404, body: vec![b'{'] }),
         ("refused", ControlResponse::Refused(refusal())),
+        ("snapshot_traced", ControlResponse::SnapshotTraced { trace: trace(), signed: Box::new(signed_snapshot()) }),
     ];
     for (text, response) in responses {
         golden.check(&format!("control.response.{text}"), &response);
@@ -368,6 +377,7 @@ fn sessions_and_flows(golden: &mut Golden) {
         ("address_proof", NodeRequest::AddressProof { challenge: Challenge(u64::MAX - 1) }),
         ("revocations", NodeRequest::Revocations { signed: Box::new(signed_revocations()) }),
         ("revocations_ask", NodeRequest::RevocationsAsk),
+        ("traced", NodeRequest::Ping { sequence: 251 }.traced(trace()).expect("requests carry traces")),
     ];
     for (text, request) in requests {
         golden.check(&format!("session.node.request.{text}"), &request);
@@ -391,6 +401,7 @@ fn sessions_and_flows(golden: &mut Golden) {
         ("admission", RelayRequest::Admission { tunnel, link, generation, consumer: NodeId(3) }),
         ("drain", RelayRequest::Drain { version: Version(9), draining: true }),
         ("applied", RelayRequest::Applied { version: Version(9), revocations: Version(7) }),
+        ("traced", RelayRequest::Ping { sequence: 251 }.traced(trace()).expect("requests carry traces")),
     ];
     for (text, request) in requests {
         golden.check(&format!("session.relay.request.{text}"), &request);
@@ -417,7 +428,7 @@ fn every_message_keeps_its_bytes() {
 #[test]
 fn a_message_that_was_cut_is_refused() {
     let lines: Vec<_> = FILE.lines().filter(|line| line.starts_with("session.node.request.")).collect();
-    assert_eq!(lines.len(), 11);
+    assert_eq!(lines.len(), 12);
     for line in lines {
         let (_, hex) = line.split_once(' ').expect("lines have a name and bytes");
         let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("lines hold hex");

@@ -18,5 +18,7 @@ mod revocation;
 mod sessions;
 #[path = "cases/support.rs"]
 mod support;
+#[path = "cases/trace.rs"]
+mod trace;
 #[path = "cases/trust.rs"]
 mod trust;

@@ -135,8 +135,9 @@ pub(crate) fn parse(status: u16, body: &[u8]) -> Result<Output, Failure> {
         });
     }
     let warnings = envelope["warnings"].as_array().into_iter().flatten().filter_map(text).collect();
+    let trace = envelope["trace"].as_str().and_then(|trace| trace.parse().ok());
     let data = envelope.get_mut("data").map(Value::take).ok_or_else(malformed)?;
-    Ok(Output { data, warnings, ..Output::default() })
+    Ok(Output { data, warnings, trace, ..Output::default() })
 }
 
 const fn exit_of(status: u16) -> Exit {

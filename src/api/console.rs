@@ -1,6 +1,7 @@
 //! The handlers of `/api/console`: what the pages of the console show, of this node or of any other. The browser, the
 //! terminal and scripts ask here.
 
+mod trace;
 mod why;
 
 use std::{
@@ -177,6 +178,9 @@ impl Core {
             ["control"] => self.of_overview(carried, |overview| control::group(overview, self.memory.terms())).await,
             ["placements"] => Ok(data(self.placements(query))),
             ["why"] => self.why(query, carried).await,
+            ["audit"] => self.audit(carried).await,
+            ["trace", id] => self.trace(id, carried).await,
+            ["steps"] => self.steps(query),
             ["recording", path @ ..] => self.recording(&decode(&path.join("/")), query),
             _ => Err(Failure::wrong_use(format!("the console has no page {:?}", page.join("/")))),
         }
@@ -212,7 +216,7 @@ impl Core {
     }
 
     /// The member of that name. A node that is no control node asks one who is there.
-    async fn member(&self, name: &str) -> Result<NodeId, Failure> {
+    pub(super) async fn member(&self, name: &str) -> Result<NodeId, Failure> {
         if let Ok(consensus) = self.consensus() {
             return super::node_of(&consensus.state(), name).map(|(node, _)| node);
         }
@@ -276,6 +280,16 @@ impl Core {
             snapshot: status.snapshot,
             purged: status.purged,
         })
+    }
+
+    /// A page by whichever control node answers, for nodes that are none; nothing if none does.
+    pub(super) async fn of_control(&self, address: &str) -> Option<Answer> {
+        for control in self.fabric().controls().into_keys() {
+            if let Ok((status, body)) = self.look(control, address).await {
+                return Some(client::parse(status, &body));
+            }
+        }
+        None
     }
 
     /// The overview by whichever control node answers; for nodes that are none.
@@ -437,20 +451,7 @@ impl Core {
         }
     }
 
-    /// Lets an actor of this node fail, so that its supervisor starts it anew.
-    pub(super) fn restart(&self, path: &str) -> Answer {
-        let failed = self.fabric().directory.fail(path, "an operator had it restarted");
-        match failed {
-            Some(true) => Ok(data(serde_json::json!({ "actor": path }))),
-            Some(false) => {
-                Err(Failure::refused("ACTOR_DOWN", format!("{path} is not running, so it cannot be restarted"))
-                    .hint(format!("See why: postroad actor {path}")))
-            }
-            None => Err(self.no_actor(path)),
-        }
-    }
-
-    fn no_actor(&self, path: &str) -> Failure {
+    pub(super) fn no_actor(&self, path: &str) -> Failure {
         let rows = self.fabric().directory.rows(1);
         let paths = rows.iter().map(|row| &*row.path);
         let hint = format!("See them all: postroad top; others are on other nodes than {}", self.fabric().name);

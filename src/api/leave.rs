@@ -1,21 +1,14 @@
 //! The handler of `/api/leave`: this node takes itself out of the cluster and ends.
 
-use postroad_cluster::{
-    command::{Action, Command, Outcome},
-    limits::JOIN_ANSWER_WAIT,
-    time::Clock as _,
-    wire::control::{ControlRequest, ControlResponse},
-};
+use postroad_cluster::command::Action;
 use serde_json::json;
 
 use super::{
-    Answer, Core, refusal,
+    Answer, Core,
+    act::REVOKED,
     route::{Call, data},
 };
 use crate::errors::Failure;
-
-/// What a control node says when it closes the connection of a node that was removed, often before the answer is out.
-const REVOKED: &str = "(CERTIFICATE_REVOKED)";
 
 impl Core {
     pub(super) async fn leave(&self) -> Answer {
@@ -38,24 +31,14 @@ impl Core {
 
     /// A node asks for its own removal; any control node that it reaches brings that to the leader.
     async fn leave_as_node(&self) -> Result<(), Failure> {
-        let fabric = self.fabric();
-        let action = Action::NodeRemove { node: fabric.me };
-        let command = Box::new(Command { at: fabric.clock.wall(), by: fabric.me, expected: None, action });
-        let mut last = "this node is connected to none".to_owned();
-        for (control, connection) in fabric.controls() {
-            let request = ControlRequest::Propose { command: command.clone() };
-            match connection.call::<ControlRequest, ControlResponse>(&request, JOIN_ANSWER_WAIT).await {
-                Ok(ControlResponse::Outcome(Outcome::Refused(refused)) | ControlResponse::Refused(refused)) => {
-                    return Err(refusal(refused));
-                }
-                Ok(ControlResponse::Outcome(_)) => return Ok(()),
-                Ok(_) => last = format!("{control} did not reach the leader"),
-                Err(error) if error.to_string().contains(REVOKED) => return Ok(()),
-                Err(error) => last = format!("{control}: {error}"),
+        let action = Action::NodeRemove { node: self.fabric().me };
+        self.propose_as_node(action).await.map_err(|failure| {
+            if failure.code != "NOT_REACHABLE" {
+                return failure;
             }
-        }
-        Err(Failure::unreachable(format!("no control node took the goodbye: {last}")).hint(
-            "Try again once one answers; if the node was removed already: postroad leave --forget, with the node stopped",
-        ))
+            failure.hint(
+                "Try again once one answers; if the node was removed already: postroad leave --forget, with the node stopped",
+            )
+        })
     }
 }

@@ -3,8 +3,8 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{Answer, Core};
-use crate::{cli::output::Output, console::query::decode, errors::Failure};
+use super::{Answer, Core, act};
+use crate::{cli::output::Output, errors::Failure};
 
 /// One request.
 pub(super) struct Call {
@@ -79,8 +79,11 @@ pub(super) async fn route(core: &Core, call: Call) -> Answer {
         ("GET", ["console", page @ ..]) => core.console(&call, page).await,
         ("GET", ["actors"]) => Ok(data(core.fabric().directory.inspect())),
         ("GET", ["actors", path @ ..]) => actor(core, &path.join("/")),
-        // Only on the node itself: whoever carries a call here is another machine.
-        ("POST", ["restart", path @ ..]) if !call.carried => core.restart(&decode(&path.join("/"))),
+        ("POST", ["relays", "rebalance"]) if !call.carried => core.rebalance(call.read()?).await,
+        ("GET", ["audit"]) => core.audit(call.carried).await,
+        ("POST", ["restart", path @ ..]) => core.restart(&call, &act::actor_path(path)).await,
+        // What a control node has planned.
+        ("POST", ["moves", circuit]) if call.carried => core.move_circuit(&call, circuit),
         // A node leaves by its own command line only.
         ("POST", ["leave"]) if !call.carried => core.leave().await,
         _ => Err(no_route(&call)),

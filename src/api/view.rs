@@ -286,3 +286,63 @@ pub struct Promote {
     /// What opens it.
     pub passphrase: String,
 }
+
+/// The audit, newest first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Audit {
+    /// When this was told.
+    pub now: WallTime,
+    /// Its last lines.
+    pub lines: Vec<AuditLine>,
+}
+
+/// A line of the audit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditLine {
+    /// The entry of the log that made it.
+    pub version: u64,
+    /// When.
+    pub at: WallTime,
+    /// The node that proposed it.
+    pub by: String,
+    /// What was done.
+    pub what: String,
+}
+
+/// What `relay rebalance` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rebalance {
+    /// Whether only the plan is wanted.
+    pub dry_run: bool,
+}
+
+/// What it came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rebalanced {
+    /// Whether only the plan was wanted.
+    pub dry_run: bool,
+    /// The moves, in order.
+    pub moves: Vec<Moved>,
+}
+
+/// A circuit that was moved, or would be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// The node that chooses its relay.
+    pub node: String,
+    /// The node at the other end.
+    pub peer: String,
+    /// Its number, as text since it takes all 64 bits.
+    pub circuit: String,
+    /// The relay that it leaves.
+    pub from: String,
+    /// The relay that it goes to.
+    pub to: String,
+    /// Flows on it.
+    pub flows: u64,
+    /// What speaks for it.
+    pub why: String,
+    /// Whether it was done.
+    pub done: bool,
+}

@@ -24,6 +24,9 @@ pub struct Command {
     /// Leave the directory with its logs
     #[arg(long)]
     keep: bool,
+    /// Let the consoles act too: drain, rebalance, restart; they say how to get a token
+    #[arg(long)]
+    act: bool,
     /// The size of the transfer each way, in MiB
     #[arg(long, hide = true, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     transfer_mib: u64,
@@ -47,6 +50,7 @@ impl Command {
         let options = Options {
             once: self.once,
             keep: self.keep,
+            act: self.act,
             transfer_bytes: self.transfer_mib << 20,
             flows: self.flows,
             deaths: self.deaths,

@@ -6,6 +6,7 @@ use std::{
     process::ExitCode,
 };
 
+use postroad_cluster::trace::TraceId;
 use serde_json::{Value, json};
 
 use crate::errors::{Exit, Failure};
@@ -22,6 +23,8 @@ pub struct Output {
     pub human: String,
     /// What is odd and no failure.
     pub warnings: Vec<String>,
+    /// What it was part of, for what changed something: `postroad trace` follows it.
+    pub trace: Option<TraceId>,
     /// How the program ends, for commands whose answer is a status, such as a check.
     pub exit: Exit,
 }
@@ -29,7 +32,7 @@ pub struct Output {
 impl Output {
     /// An output from its facts and its text.
     pub fn new(data: Value, human: impl Into<String>) -> Self {
-        Self { data, human: human.into(), warnings: Vec::new(), exit: Exit::Done }
+        Self { data, human: human.into(), ..Self::default() }
     }
 
     /// The same with warnings.
@@ -41,7 +44,11 @@ impl Output {
 
     /// The envelope of `--json` and of the API.
     pub fn envelope(&self) -> Value {
-        json!({ "version": ENVELOPE_VERSION, "data": self.data, "warnings": self.warnings })
+        let mut envelope = json!({ "version": ENVELOPE_VERSION, "data": self.data, "warnings": self.warnings });
+        if let Some(trace) = self.trace {
+            envelope["trace"] = Value::from(trace.to_string());
+        }
+        envelope
     }
 }
 
@@ -103,7 +110,8 @@ pub fn say(result: &Result<Output, Failure>, json: bool) -> ExitCode {
             .warnings
             .iter()
             .try_for_each(|warning| line(io::stderr(), &format!("warning: {warning}")))
-            .and_then(|()| line(io::stdout(), &output.human)),
+            .and_then(|()| line(io::stdout(), &output.human))
+            .and_then(|()| line(io::stdout(), &follow(output))),
         Err(failure) => line(io::stderr(), &failure.to_string()),
     };
     match written {
@@ -116,6 +124,14 @@ pub fn say(result: &Result<Output, Failure>, json: bool) -> ExitCode {
         }
         Ok(()) => exit.into(),
     }
+}
+
+/// How to follow what was changed, for whoever sits at a terminal; scripts find it in the envelope.
+fn follow(output: &Output) -> String {
+    let trace = output.trace.filter(|_| io::stdout().is_terminal() && !output.human.is_empty());
+    trace.map_or_else(String::new, |trace| {
+        Style::of_terminal().dim(format!("What follows from it, step by step: postroad trace {trace}"))
+    })
 }
 
 /// Says what is wrong with the command line, or the help that was asked for.
@@ -149,6 +165,8 @@ mod tests {
         let output = Output::new(json!({ "links": 41 }), "41 links").warn(["one relay only".to_owned()]);
         let expected = json!({ "version": 1, "data": { "links": 41 }, "warnings": ["one relay only"] });
         assert_eq!(output.envelope(), expected);
+        let traced = Output { trace: Some(TraceId::drawn(1)), ..output };
+        assert_eq!(traced.envelope()["trace"], TraceId::drawn(1).to_string());
     }
 
     #[test]

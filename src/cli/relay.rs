@@ -1,4 +1,4 @@
-//! `postroad relay add|list|show|drain|resume|force-disconnect`: the relays that carry everything.
+//! `postroad relay add|list|show|drain|resume|rebalance|force-disconnect`: the relays that carry everything.
 
 mod drain;
 
@@ -63,6 +63,16 @@ enum Verb {
         /// Its name
         name: String,
     },
+    /// Spread flows over the relays by moving circuits, without a gap
+    #[command(after_help = "Example: postroad relay rebalance --dry-run\n\n\
+                            By itself a circuit leaves a relay that is silent, drains, or is much farther than another; \
+                            so flows may pile up on one. This moves circuits from the relay with most flows to others \
+                            that both ends reach and where they would stay, while that makes the larger load smaller.")]
+    Rebalance {
+        /// Only say what would be moved, and why
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// End the wait of a drain: disconnect what could not move
     #[command(after_help = "Example: postroad relay force-disconnect fra-1 --yes\n\n\
                             Flows that no other relay reaches wait for one as long as flow_wait_seconds says, and are \
@@ -99,9 +109,43 @@ impl Command {
             Verb::Show { name } => show(context, name),
             Verb::Drain(drain) => drain.run(context),
             Verb::Resume { name } => drain::resume(context, name),
+            Verb::Rebalance { dry_run } => rebalance(context, *dry_run),
             Verb::ForceDisconnect { name, yes } => drain::disconnect(context, name, *yes),
         }
     }
+}
+
+fn rebalance(context: &Context, dry_run: bool) -> Result<Output, Failure> {
+    let body = serde_json::to_value(view::Rebalance { dry_run }).unwrap_or_default();
+    let mut output = context.ask(Method::POST, "/api/relays/rebalance", Some(&body))?;
+    let page: view::Rebalanced = read(&output)?;
+    if page.moves.is_empty() {
+        "Nothing to move: flows are spread as well as circuits allow.".clone_into(&mut output.human);
+        return Ok(output);
+    }
+    let mut table = Table::new(["circuit", ">flows", "from", "to", "", "why"]);
+    for moved in &page.moves {
+        let done = if moved.done {
+            "moved"
+        } else if dry_run {
+            "planned"
+        } else {
+            "stayed"
+        };
+        let between = format!("{} ⇄ {}", moved.node, moved.peer);
+        table.row([
+            between,
+            moved.flows.to_string(),
+            moved.from.clone(),
+            moved.to.clone(),
+            done.into(),
+            moved.why.clone(),
+        ]);
+    }
+    let what =
+        if dry_run { "Nothing was moved yet: postroad relay rebalance" } else { "See where they are: postroad why" };
+    output.human = format!("{}{what}", table.render(context.style));
+    Ok(output)
 }
 
 // RP-6: one command with a one-time token, the cluster's address and the fingerprint of its authority.

@@ -87,8 +87,8 @@ fn say(message: &JournalView, json: bool) -> io::Result<()> {
         let effects: Vec<String> = message.effects.iter().map(name).collect();
         let effects = message.failure.clone().unwrap_or_else(|| effects.join(", "));
         let took = message.took_ns.map_or_else(String::new, nanoseconds);
-        let (number, kind, sender) = (message.number, &message.kind, &message.sender);
+        let (number, kind, sender, trace) = (message.number, &message.kind, &message.sender, message.trace);
         let waited = nanoseconds(message.waited_ns);
-        writeln!(out, "{number:>8}  {kind:<18} {sender:<28} waited {waited:>8}  took {took:>8}  {effects}")
+        writeln!(out, "{number:>8}  {kind:<18} {sender:<28} waited {waited:>8}  took {took:>8}  {trace}  {effects}")
     }
 }

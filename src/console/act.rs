@@ -1,5 +1,6 @@
-//! Acting from the console: off unless the node is started with it, by a token with the role for it, with a reason, and
-//! with a line in the node's own audit whatever came of it.
+//! Acting from the console, and reading it from other machines: by tokens with a role. Acting is off unless the node is
+//! started with it, needs a reason, and leaves a line in the cluster's audit before, and one in the node's own whatever
+//! came of it.
 
 use std::{
     fs::{self, OpenOptions},
@@ -10,16 +11,38 @@ use std::{
 
 use postroad_cluster::{
     id::Name,
+    limits::REASON_BYTES_MAX,
     recording::RecordingFile,
     time::{Entropy as _, WallTime},
+    trace::TraceId,
 };
 use serde::{Deserialize, Serialize};
 
 use super::query::Query;
 use crate::{entropy::SystemEntropy, errors::Failure};
 
-/// The role that a token needs. There is one: whoever reads on loopback needs none.
-const ROLE: &str = "act";
+/// What a token allows. Whoever reads on loopback needs none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Role {
+    /// Reading from other machines.
+    Read,
+    /// That, and acting where the node is started with it.
+    Act,
+}
+
+impl Role {
+    /// Its word in the file of tokens.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Act => "act",
+        }
+    }
+
+    fn of(word: &str) -> Option<Self> {
+        [Self::Read, Self::Act].into_iter().find(|role| role.word() == word)
+    }
+}
 
 /// Tokens of one node: an operator each, with room.
 const TOKENS_MAX: usize = 256;
@@ -27,8 +50,8 @@ const TOKENS_MAX: usize = 256;
 /// The largest file of tokens that is read.
 const TOKENS_BYTES_MAX: u64 = 64 << 10;
 
-/// A reason says something, and no more than a person reads.
-const REASON_CHARS: std::ops::RangeInclusive<usize> = 4..=300;
+/// A reason says something, and no more than the audit takes.
+const REASON_BYTES: std::ops::RangeInclusive<usize> = 4..=REASON_BYTES_MAX;
 
 /// Lines of the audit that the page shows.
 const LINES: usize = 50;
@@ -43,26 +66,34 @@ pub enum Deed {
     Drain(String),
     /// Put it back.
     Resume(String),
+    /// Spread flows over the relays.
+    Rebalance,
     /// Let another control node lead.
     StepDown,
-    /// Start an actor of this node anew.
-    Restart(String),
+    /// Start an actor anew.
+    Restart {
+        /// The node; empty for the one whose console it is.
+        node: String,
+        /// The actor's path.
+        path: String,
+    },
 }
 
 impl Deed {
     fn of(form: &Query) -> Result<Self, Failure> {
         let what = form.get("what").trim().to_owned();
-        let named = |deed: fn(String) -> Self| {
+        let named = |deed: &dyn Fn(String) -> Self| {
             let message = "nothing is named that this is to be done to";
             if what.is_empty() { Err(Failure::wrong_use(message)) } else { Ok(deed(what.clone())) }
         };
         match form.get("do") {
-            "drain" => named(Self::Drain),
-            "resume" => named(Self::Resume),
+            "drain" => named(&Self::Drain),
+            "resume" => named(&Self::Resume),
+            "rebalance" => Ok(Self::Rebalance),
             "step-down" => Ok(Self::StepDown),
-            "restart" => named(Self::Restart),
+            "restart" => named(&|path| Self::Restart { node: form.get("on").trim().to_owned(), path }),
             other => Err(Failure::wrong_use(format!("the console cannot do {other:?}"))
-                .hint("It does drain, resume, step-down and restart")),
+                .hint("It does drain, resume, rebalance, step-down and restart")),
         }
     }
 
@@ -71,8 +102,10 @@ impl Deed {
         match self {
             Self::Drain(relay) => format!("drain relay {relay}"),
             Self::Resume(relay) => format!("resume relay {relay}"),
+            Self::Rebalance => "rebalance the relays".to_owned(),
             Self::StepDown => "step down".to_owned(),
-            Self::Restart(path) => format!("restart actor {path}"),
+            Self::Restart { node, path } if node.is_empty() => format!("restart actor {path}"),
+            Self::Restart { node, path } => format!("restart actor {path} of {node}"),
         }
     }
 
@@ -82,8 +115,19 @@ impl Deed {
         match self {
             Self::Drain(relay) => address(format!("/api/relays/{relay}/drain")),
             Self::Resume(relay) => address(format!("/api/relays/{relay}/resume")),
+            Self::Rebalance => "/api/relays/rebalance".to_owned(),
             Self::StepDown => "/api/control/step-down".to_owned(),
-            Self::Restart(path) => address(format!("/api/restart/{path}")),
+            Self::Restart { node, path } => {
+                Query::default().with("node", node).address(&format!("/api/restart/{path}"))
+            }
+        }
+    }
+
+    /// The body of that request.
+    pub const fn body(&self) -> &'static str {
+        match self {
+            Self::Rebalance => "{\"dry_run\":false}",
+            _ => "",
         }
     }
 }
@@ -94,7 +138,7 @@ pub struct Wanted {
     /// What.
     pub deed: Deed,
     /// By whom, as their token is called.
-    pub by: String,
+    pub by: Name,
     /// Why.
     pub reason: String,
 }
@@ -112,6 +156,9 @@ pub struct Line {
     pub reason: String,
     /// `done`, or the code of what forbade it.
     pub outcome: String,
+    /// What it was part of, if it was begun.
+    #[serde(default)]
+    pub trace: Option<TraceId>,
 }
 
 /// What acting needs: who may, and where it is written down.
@@ -138,28 +185,35 @@ impl Acting {
     /// # Errors
     /// `TOKEN_WRONG`, or what is missing in the form.
     pub fn wanted(&self, form: &Query) -> Result<Wanted, Failure> {
-        let by = self.holder(form.get("token"))?;
+        let by = self.holder(form.get("token"), Role::Act)?;
         let reason = form.get("reason").trim();
-        if !REASON_CHARS.contains(&reason.chars().count()) {
-            let (least, most) = (REASON_CHARS.start(), REASON_CHARS.end());
-            let message = format!("the reason has {} characters, it needs {least} to {most}", reason.chars().count());
+        if !REASON_BYTES.contains(&reason.len()) || reason.chars().any(char::is_control) {
+            let (least, most) = (REASON_BYTES.start(), REASON_BYTES.end());
+            let message = format!("the reason has {} bytes, it needs {least} to {most} in one line", reason.len());
             return Err(Failure::wrong_use(message).hint("Whoever reads the audit wants to know why"));
         }
         Ok(Wanted { deed: Deed::of(form)?, by, reason: reason.to_owned() })
     }
 
-    /// The name of the token, if it is one with the role.
-    fn holder(&self, token: &str) -> Result<String, Failure> {
+    /// The name of the token, if it is one that allows as much as this role.
+    ///
+    /// # Errors
+    /// `TOKEN_WRONG`, or that the file of tokens cannot be read.
+    pub fn holder(&self, token: &str, least: Role) -> Result<Name, Failure> {
+        let word = least.word();
         let wrong = || {
-            Failure::refused("TOKEN_WRONG", "no token with the role act is like that")
-                .hint("Make one on this host: postroad console --make-token NAME")
+            Failure::refused("TOKEN_WRONG", format!("no token with the role {word} is like that"))
+                .hint(format!("Make one on this host: postroad console --make-token NAME --role {word}"))
         };
         if token.is_empty() {
             return Err(wrong());
         }
         let hash = hash(token);
-        let known = self.known()?.into_iter().find(|(_, role, known)| role == ROLE && *known == hash);
-        known.map(|(name, ..)| name).ok_or_else(wrong)
+        let is = |(_, role, known): &(String, String, String)| {
+            Role::of(role).is_some_and(|role| role >= least) && *known == hash
+        };
+        let known = self.known()?.into_iter().find(is);
+        known.and_then(|(name, ..)| name.parse().ok()).ok_or_else(wrong)
     }
 
     /// Name, role and hash of every token.
@@ -190,7 +244,7 @@ impl Acting {
     ///
     /// # Errors
     /// When there is one of that name, or the file cannot be written.
-    pub fn make_token(&self, name: &Name) -> Result<String, Failure> {
+    pub fn make_token(&self, name: &Name, role: Role) -> Result<String, Failure> {
         let known = self.known()?;
         if known.iter().any(|(taken, ..)| taken == name.as_str()) {
             let message = format!("there is a token {name} in {} already", self.tokens.display());
@@ -205,7 +259,7 @@ impl Acting {
         let mut bytes = [0; 24];
         SystemEntropy.fill(&mut bytes);
         let token = RecordingFile::encoded(&bytes);
-        append(&self.tokens, &format!("{name} {ROLE} {}\n", hash(&token)))?;
+        append(&self.tokens, &format!("{name} {} {}\n", role.word(), hash(&token)))?;
         Ok(token)
     }
 
@@ -251,8 +305,8 @@ fn hash(token: &str) -> String {
 /// Whether a request comes from a page of this console. Browsers say where a form was sent from, and other sites cannot
 /// change that.
 pub fn is_same_site(origin: &str, host: &str, fetch_site: &str) -> bool {
-    origin.strip_prefix("http://").is_some_and(|from| !host.is_empty() && from == host)
-        && (fetch_site.is_empty() || fetch_site == "same-origin")
+    let from = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    from.is_some_and(|from| !host.is_empty() && from == host) && (fetch_site.is_empty() || fetch_site == "same-origin")
 }
 
 #[cfg(test)]
@@ -269,18 +323,24 @@ mod tests {
         let acting = Acting::within(directory.path());
         let good = "do=drain&what=fra&reason=new+disk";
         assert_eq!(acting.wanted(&form(good, "x")).unwrap_err().code, "TOKEN_WRONG");
-        let token = acting.make_token(&"ann".parse().unwrap()).unwrap();
+        let token = acting.make_token(&"ann".parse().unwrap(), Role::Act).unwrap();
         assert!(!fs::read_to_string(&acting.tokens).unwrap().contains(&token), "only its hash is kept");
         let wanted = acting.wanted(&form(good, &token)).unwrap();
         assert_eq!((wanted.deed.path().as_str(), wanted.by.as_str()), ("/api/relays/fra/drain", "ann"));
+        let on = acting.wanted(&form("do=restart&what=node%2Fself&on=par&reason=stuck", &token)).unwrap().deed;
+        assert_eq!(on.path(), "/api/restart/node/self?node=par");
+        assert_eq!(on.words(), "restart actor node/self of par");
+        let even = acting.wanted(&form("do=rebalance&reason=uneven", &token)).unwrap().deed;
+        assert_eq!((even.path().as_str(), even.body()), ("/api/relays/rebalance", "{\"dry_run\":false}"));
         assert_eq!(acting.wanted(&form("do=drain&what=fra&reason=no", &token)).unwrap_err().code, "WRONG_USE");
         assert_eq!(acting.wanted(&form("do=leave&what=fra&reason=because", &token)).unwrap_err().code, "WRONG_USE");
         assert_eq!(acting.wanted(&form("do=drain&reason=because", &token)).unwrap_err().code, "WRONG_USE");
         assert_eq!(acting.wanted(&form(good, "")).unwrap_err().code, "TOKEN_WRONG");
-        assert_eq!(acting.make_token(&"ann".parse().unwrap()).unwrap_err().code, "TOKEN_TAKEN");
+        assert_eq!(acting.make_token(&"ann".parse().unwrap(), Role::Act).unwrap_err().code, "TOKEN_TAKEN");
         let text = fs::read_to_string(&acting.tokens).unwrap().replace(" act ", " read ");
         fs::write(&acting.tokens, text).unwrap();
         assert_eq!(acting.wanted(&form(good, &token)).unwrap_err().code, "TOKEN_WRONG");
+        assert_eq!(acting.holder(&token, Role::Read).unwrap().as_str(), "ann", "it still reads");
         fs::set_permissions(&acting.tokens, fs::Permissions::from_mode(0o644)).unwrap();
         assert_eq!(acting.wanted(&form(good, &token)).unwrap_err().code, "TOKENS_EXPOSED");
     }
@@ -304,6 +364,7 @@ mod tests {
                 what: "step down".into(),
                 reason: "a\nb".into(),
                 outcome: "done".into(),
+                trace: None,
             };
             acting.note(&line).unwrap();
         }

@@ -1,6 +1,7 @@
 //! Small pictures in SVG, drawn as text. Colours come from the style sheet by class, so that they follow light and dark.
 
 pub mod picture;
+pub mod timeline;
 
 use std::fmt::Write as _;
 

@@ -2,12 +2,15 @@
 //!
 //! - `fleet`: the overview, the control group, why
 //! - `actors`: the list of actors, the tree, one actor
+//! - `trace`: one request across nodes
 
 mod actors;
 mod fleet;
+mod trace;
 
 pub use actors::{actor, actors, messages, tree};
 pub use fleet::{control, overview, why};
+pub use trace::trace;
 
 use crate::cli::{output::Style, table::Table};
 
@@ -36,6 +39,15 @@ pub enum Target {
     Actor(String),
     /// To an actor after an event.
     Event(u64),
+    /// To an actor of a node after an event.
+    Turn {
+        /// The node.
+        node: String,
+        /// The actor's path.
+        path: String,
+        /// The event.
+        event: u64,
+    },
     /// To why of a relay.
     Relay(String),
 }

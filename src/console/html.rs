@@ -7,6 +7,7 @@ pub mod control;
 mod frame;
 pub mod overview;
 pub mod topology;
+pub mod trace;
 pub mod tree;
 pub mod why;
 

@@ -1,4 +1,4 @@
-//! The console's listener: HTTP on loopback, pages and their JSON at the same addresses, and a stream for each open page.
+//! The console's listener: HTTP, pages and their JSON at the same addresses, and a stream for each open page.
 //!
 //! A page on a stranger's site must not read through somebody's browser: so the name that a request is addressed to has
 //! to be this host's own, and answers forbid frames, foreign scripts and caching.
@@ -8,7 +8,7 @@ use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 use axum::{
     Router,
     body::{Body, to_bytes},
-    extract::{Request, State},
+    extract::{ConnectInfo, Request, State},
     http::{HeaderName, HeaderValue, StatusCode, header},
     response::{
         IntoResponse as _, Response, Sse,
@@ -27,6 +27,7 @@ use tokio::{
 
 use super::{
     act::{self, Acting, Line, Wanted},
+    door::{Certified, Door, Peer, Porter, Visitor},
     html::{self, Frame},
     metrics,
     model::overview::Overview,
@@ -54,9 +55,6 @@ const ICON: &str = include_str!("icon.svg");
 /// The largest form that is read.
 const FORM_BYTES_MAX: usize = 16 << 10;
 
-/// How long a wrong token waits for its answer, so that guessing is slow.
-const WRONG_TOKEN_WAIT: Duration = Duration::from_secs(1);
-
 /// What the listener works with.
 #[derive(Clone)]
 struct Console {
@@ -64,6 +62,7 @@ struct Console {
     /// The files of acting, and whether this node's console may.
     acting: Acting,
     may_act: bool,
+    porter: Porter,
     followed: Arc<Semaphore>,
     answered: Arc<Semaphore>,
 }
@@ -83,11 +82,17 @@ impl Listening {
     }
 }
 
-/// Serves the console of `pages` at `address`, which acts if it `may_act`.
+/// Serves the console of `pages` at `address`, which acts if it `may_act`; encrypted if it is `certified`.
 ///
 /// # Errors
 /// When the system does not give the address.
-pub async fn listen(address: SocketAddr, pages: Pages, acting: Acting, may_act: bool) -> Result<Listening, Failure> {
+pub async fn listen(
+    address: SocketAddr,
+    certified: Option<Certified>,
+    pages: Pages,
+    acting: Acting,
+    may_act: bool,
+) -> Result<Listening, Failure> {
     let failed = |error: std::io::Error| {
         Failure::failed("CONSOLE_SOCKET", format!("the console could not listen on {address}: {error}"))
             .hint("Free the address, or give another by console.listen")
@@ -96,14 +101,17 @@ pub async fn listen(address: SocketAddr, pages: Pages, acting: Acting, may_act: 
     let address = listener.local_addr().map_err(failed)?;
     let console = Console {
         pages,
+        porter: Porter::new(acting.clone()),
         acting,
         may_act,
         followed: Arc::new(Semaphore::new(FOLLOWED_MAX)),
         answered: Arc::new(Semaphore::new(ANSWERED_MAX)),
     };
     let app = Router::new().fallback(answer).with_state(console);
+    let app = app.into_make_service_with_connect_info::<Peer>();
+    let door = Door::new(listener, certified);
     let server = tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, app).await {
+        if let Err(error) = axum::serve(door, app).await {
             tracing::error!(%error, "the console has ended");
         }
     });
@@ -120,8 +128,8 @@ fn is_ours(host: &str) -> bool {
     name == "localhost" || name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok()
 }
 
-async fn answer(State(console): State<Console>, request: Request) -> Response {
-    let mut response = route(console, request).await;
+async fn answer(State(console): State<Console>, ConnectInfo(from): ConnectInfo<Peer>, request: Request) -> Response {
+    let mut response = route(console, from, request).await;
     let headers = response.headers_mut();
     for (name, value) in [
         (
@@ -140,11 +148,16 @@ async fn answer(State(console): State<Console>, request: Request) -> Response {
     response
 }
 
-async fn route(console: Console, request: Request) -> Response {
+async fn route(console: Console, Peer(from): Peer, request: Request) -> Response {
     let (request, body) = request.into_parts();
     let header = |name| request.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let host = header(header::HOST);
-    if !is_ours(host) {
+    let visitor = match console.porter.visitor(from, header(header::AUTHORIZATION)).await {
+        Ok(visitor) => visitor,
+        Err(failure) => return stranger(from, &failure),
+    };
+    // Whoever shows a token is not led here by a page; a browser that is has no token for the name that the page used.
+    if visitor == Visitor::Local && !is_ours(host) {
         let failure =
             Failure::refused("HOST_FOREIGN", "the console answers only to this host's own names and addresses")
                 .hint("Use http://127.0.0.1 and its port");
@@ -167,14 +180,35 @@ async fn route(console: Console, request: Request) -> Response {
         "/icon.svg" | "/favicon.ico" => kept("image/svg+xml", ICON),
         "/metrics" => plain(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", console.metrics().await),
         _ if path.starts_with("/live/") => console.follow(path["/live".len()..].to_owned(), query),
+        // The search for a trace, which works without scripts.
+        "/trace" => to(&Query::default().address(&format!("/trace/{}", query.get("id").trim()))),
         _ if path.starts_with("/recording/") => console.recording(&path, &query).await,
         _ if wants_json || path.starts_with("/api/") => console.json(&path, &query).await,
         _ => console.page(&path, &query).await,
     }
 }
 
+/// Who has no token, or a wrong one, is asked for it.
+fn stranger(from: SocketAddr, failure: &Failure) -> Response {
+    tracing::info!(%from, code = %failure.code, "somebody was not let into the console");
+    let status = if failure.code == "TOKENS_TRIED" { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::UNAUTHORIZED };
+    let mut response = plain(status, "text/plain", failure.to_string());
+    let asks = HeaderValue::from_static("Basic realm=\"postroad console, the password is a token\", charset=\"UTF-8\"");
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, asks);
+    response
+}
+
 fn plain(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {
     (status, [(header::CONTENT_TYPE, HeaderValue::from_static(kind))], body.into()).into_response()
+}
+
+/// Sends the browser to another address of this console.
+fn to(address: &str) -> Response {
+    let mut response = plain(StatusCode::SEE_OTHER, "text/plain", "elsewhere");
+    if let Ok(address) = HeaderValue::from_str(address) {
+        response.headers_mut().insert(header::LOCATION, address);
+    }
+    response
 }
 
 fn kept(kind: &'static str, body: &'static str) -> Response {
@@ -188,11 +222,12 @@ fn page_of(path: &str) -> Result<String, Failure> {
     match path.trim_matches('/') {
         "" => Ok("overview".to_owned()),
         page @ ("tree" | "actors" | "topology" | "control" | "why") => Ok(page.to_owned()),
-        page if page.starts_with("actor/") || page.starts_with("recording/") => Ok(page.to_owned()),
+        page if ["actor/", "recording/", "trace/"].iter().any(|of| page.starts_with(of)) => Ok(page.to_owned()),
         page => match page.strip_prefix("api/console/") {
             Some(page) => Ok(page.to_owned()),
-            None => Err(Failure::refused("PAGE_UNKNOWN", format!("the console has no page at {path:?}"))
-                .hint("Its pages are /, /topology, /control, /why, /tree, /actors, /actor/PATH, /act and /metrics")),
+            None => Err(Failure::refused("PAGE_UNKNOWN", format!("the console has no page at {path:?}")).hint(
+                "Its pages are /, /topology, /control, /why, /tree, /actors, /actor/PATH, /trace/ID, /act and /metrics",
+            )),
         },
     }
 }
@@ -231,8 +266,16 @@ impl Console {
                 Ok(("Overview".to_owned(), html::overview::render(&page)))
             }),
             "act" => {
-                let lines = self.acting.lines();
-                let main = html::act::render(overview_model.as_ref(), self.may_act, &lines, query, crate::cli::now());
+                let audit = self.pages.get("/api/console/audit").await;
+                let shown = html::act::Shown {
+                    overview: overview_model.as_ref(),
+                    may: self.may_act,
+                    node: self.pages.node(),
+                    lines: &self.acting.lines(),
+                    audit: audit.and_then(|output| read(&output)).ok(),
+                    now: crate::cli::now(),
+                };
+                let main = html::act::render(&shown, query);
                 Ok(("Act".to_owned(), main))
             }
             _ => self.ask(path, query).await.and_then(|output| {
@@ -282,9 +325,8 @@ impl Console {
     /// Does what a form wants, writes that down, and says what came of it.
     async fn act(&self, ours: bool, body: Body) -> Response {
         let outcome = self.acted(ours, body).await;
-        if outcome.as_ref().is_err_and(|failure| failure.code == "TOKEN_WRONG") {
-            sleep(WRONG_TOKEN_WAIT).await;
-        }
+        let wrong = outcome.as_ref().is_err_and(|failure| failure.code == "TOKEN_WRONG");
+        let outcome = if wrong { self.porter.wait().await.and(outcome) } else { outcome };
         match outcome {
             // Shown by a page of its own, so that a reload does nothing again.
             Ok(()) => {
@@ -297,6 +339,7 @@ impl Console {
                 let page = html::page(&frame, &failure.code, &html::failure(&failure)).into_string();
                 let status = match &*failure.code {
                     "TOKEN_WRONG" => StatusCode::UNAUTHORIZED,
+                    "TOKENS_TRIED" => StatusCode::TOO_MANY_REQUESTS,
                     "CONSOLE_READS" | "CROSS_SITE" => StatusCode::FORBIDDEN,
                     _ => crate::api::status_of(&failure),
                 };
@@ -317,10 +360,16 @@ impl Console {
         let too_long = |_| Failure::wrong_use(format!("a form has at most {FORM_BYTES_MAX} bytes"));
         let body = to_bytes(body, FORM_BYTES_MAX).await.map_err(too_long)?;
         let wanted = self.acting.wanted(&Query::parse(&String::from_utf8_lossy(&body)))?;
-        let acted = self.pages.act(&wanted.deed.path()).await;
-        let outcome = acted.as_ref().map_or_else(|failure| failure.code.to_string(), |_| "done".to_owned());
         let Wanted { deed, by, reason } = wanted;
-        self.acting.note(&Line { at: crate::cli::now(), by, what: deed.words(), reason, outcome })?;
+        let what = deed.words();
+        // The cluster writes it down first: what nobody could look up later is not done.
+        let acted = match self.pages.note(&by, &what, &reason).await {
+            Ok(()) => self.pages.act(&deed.path(), deed.body(), by.as_str()).await,
+            Err(failure) => Err(failure),
+        };
+        let outcome = acted.as_ref().map_or_else(|failure| failure.code.to_string(), |_| "done".to_owned());
+        let trace = acted.as_ref().ok().and_then(|output| output.trace);
+        self.acting.note(&Line { at: crate::cli::now(), by: by.to_string(), what, reason, outcome, trace })?;
         acted.map(|_| ())
     }
 
@@ -387,6 +436,10 @@ fn render(path: &str, query: &Query, output: &Output) -> Result<(String, Markup)
         "topology" => ("Topology".to_owned(), html::topology::render(&read(output)?)),
         "control" => ("Control".to_owned(), html::control::render(&read(output)?)),
         "why" => ("Why".to_owned(), html::why::render(&read(output)?, query)),
+        _ if page.starts_with("trace/") => {
+            let trace: super::model::trace::Trace = read(output)?;
+            (format!("Trace {}", trace.id), html::trace::render(&trace))
+        }
         _ if page.starts_with("actor/") => {
             let actor: super::model::actor::Actor = read(output)?;
             (actor.actor.path.clone(), html::actor::render(&actor, query))

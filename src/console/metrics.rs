@@ -108,7 +108,7 @@ fn watch(text: &mut Text, vitals: &Vitals) {
 }
 
 fn actors(text: &mut Text, rows: &[ActorRow]) {
-    let mut kinds: Vec<&str> = rows.iter().map(|row| row.kind).collect();
+    let mut kinds: Vec<&str> = rows.iter().map(|row| &*row.kind).collect();
     kinds.sort_unstable();
     kinds.dedup();
     let mut sum = |name, kind, help, figure: &dyn Fn(&ActorRow) -> f64| {

@@ -10,6 +10,7 @@
 //! - [`actors`]: the busiest, deepest, slowest
 //! - [`actor`]: one actor, now and before
 //! - [`state`]: a state as lines, with what a turn changed
+//! - [`trace`]: one request across nodes
 
 pub mod actor;
 pub mod actors;
@@ -18,6 +19,7 @@ pub mod lints;
 pub mod overview;
 pub mod state;
 pub mod topology;
+pub mod trace;
 pub mod tree;
 pub mod vitals;
 pub mod why;

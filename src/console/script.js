@@ -27,8 +27,9 @@ function morph(old, fresh) {
     if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
   if (open !== null) old.open = open;
-  // What somebody types or drags is theirs until they leave it.
-  if (old.nodeName === "INPUT" && old !== document.activeElement) old.value = fresh.value;
+  // What somebody types or drags is theirs until they leave it; in a form that acts, until they send it.
+  const theirs = old === document.activeElement || (old.form && old.form.method === "post");
+  if (old.nodeName === "INPUT" && !theirs) old.value = fresh.value;
   if (old.nodeName === "INPUT" || old.nodeName === "SELECT") return;
   children(old, fresh);
 }
@@ -122,7 +123,7 @@ async function go(address, push) {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = page.getElementById("live");
     if (!fresh) throw new Error("no page");
-    if (push) history.pushState(null, "", address);
+    if (push) history.pushState(null, "", answer.redirected ? answer.url : address);
     document.title = page.title;
     document.body.dataset.path = page.body.dataset.path;
     document.querySelector("header nav").replaceWith(page.querySelector("header nav"));
@@ -139,10 +140,13 @@ window.addEventListener("popstate", () => go(location.href, false));
 document.addEventListener("click", (event) => {
   const link = event.target.closest("a");
   const plain = event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey && !event.altKey;
-  if (!link || !plain || link.origin !== location.origin || link.hasAttribute("download") || link.hash) return;
+  if (!link || !plain) return;
+  // Links in pictures have their address in another place.
+  const to = new URL(link.getAttribute("href"), location.href);
+  if (to.origin !== location.origin || link.hasAttribute("download") || to.hash) return;
   event.preventDefault();
-  const far = link.pathname !== location.pathname;
-  go(link.href, true).then(() => { if (far) window.scrollTo(0, 0); });
+  const far = to.pathname !== location.pathname;
+  go(to.href, true).then(() => { if (far) window.scrollTo(0, 0); });
 });
 
 // --- filters and the slider -------------------------------------------------------------------------------------------
@@ -206,7 +210,7 @@ function node(by) {
 
 let leader = 0;
 document.addEventListener("keydown", (event) => {
-  const writing = event.target.matches("input[type=search], select, textarea");
+  const writing = event.target.matches("input:not([type=range]), select, textarea");
   if (event.key === "Escape" && writing) event.target.blur();
   if (writing || event.metaKey || event.ctrlKey || event.altKey || dialog.open) return;
   if (Date.now() - leader < 1500) {
@@ -237,6 +241,12 @@ document.addEventListener("keydown", (event) => {
       const toggle = row && row.querySelector("a.toggle");
       if (!toggle || (toggle.getAttribute("aria-expanded") === "true") === (event.key === "ArrowRight")) return;
       toggle.click();
+      break;
+    }
+    case "f": {
+      const trace = row && row.querySelector("a.trace");
+      if (!trace) return;
+      trace.click();
       break;
     }
     case "n": node(1); break;

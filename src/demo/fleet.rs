@@ -168,6 +168,22 @@ impl Fleet {
         Ok(fleet)
     }
 
+    /// Lets every node's console act, once it starts.
+    ///
+    /// # Errors
+    /// If the system does not let the configurations be written.
+    pub fn let_consoles_act(&self) -> Result<(), Failure> {
+        for member in &self.members {
+            let text = std::fs::read_to_string(&member.config).map_err(|error| {
+                let what = format!("could not read {}: {error}", member.config.display());
+                Failure::failed("DEMO_DIRECTORY", what)
+            })?;
+            // The console's section is the last one.
+            self.write(&member.config, &format!("{text}act = \"on\"\n"))?;
+        }
+        Ok(())
+    }
+
     /// Writes a file that only this user reads.
     ///
     /// # Errors

@@ -132,10 +132,20 @@ impl Browser {
         severe.map(|entry| entry["message"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
+    /// Whether pages run their scripts from now on.
+    pub(crate) fn scripts(&mut self, run: bool) {
+        self.tell("Emulation.setScriptExecutionDisabled", &json!({ "value": !run }));
+    }
+
+    /// What is seen, as a PNG.
+    pub(crate) fn picture_bytes(&mut self) -> Vec<u8> {
+        let picture = self.ask("GET", "/screenshot", &Value::Null);
+        decoded(picture.as_str().unwrap())
+    }
+
     /// Saves what is seen, for people.
     pub(crate) fn picture(&mut self, path: &Path) {
-        let picture = self.ask("GET", "/screenshot", &Value::Null);
-        std::fs::write(path, decoded(picture.as_str().unwrap())).unwrap();
+        std::fs::write(path, self.picture_bytes()).unwrap();
     }
 }
 

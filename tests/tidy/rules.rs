@@ -74,8 +74,8 @@ pub(crate) const IMPORTS: &[Import] = &[
     Import { library: "rustls", allowed: &["cluster/transport/"], why: "TLS lives in the transport crate" },
     Import {
         library: "tokio-rustls",
-        allowed: &["src/balancer/probe", "Cargo.toml"],
-        why: "a database's TLS lies within its protocol, so it belongs to the probes",
+        allowed: &["src/balancer/probe", "src/console/door.rs", "Cargo.toml"],
+        why: "a database's TLS lies within its protocol, so it belongs to the probes; a browser's is at the console's door",
     },
     Import {
         library: "tokio-postgres",

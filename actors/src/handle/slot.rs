@@ -26,7 +26,7 @@ use crate::{
     directory::{self, Context, lock},
     inspect::{RestartView, to_json},
     journal::{Journal, ReplayError, played},
-    mailbox::{Bounds, Fired, Letter, Mailbox, Refusal},
+    mailbox::{Bounds, Envelope, Fired, Letter, Mailbox, Refusal},
 };
 
 /// What the shell gets through ractor: never an event itself, those wait in the mailbox.
@@ -231,7 +231,7 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
         &self,
         incarnation: Option<u64>,
         event: B::Event,
-        sender: Arc<str>,
+        envelope: Envelope,
         fired: Option<Fired>,
     ) -> Result<(), SendError> {
         let since = self.clock.now();
@@ -240,7 +240,7 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
         if !kept {
             gate.check(self, incarnation)?;
         }
-        match gate.mailbox.put(Letter { event, sender, since, fired }) {
+        match gate.mailbox.put(Letter { event, envelope, since, fired }) {
             Ok(()) => {
                 gate.wake();
                 Ok(())

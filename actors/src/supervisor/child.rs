@@ -13,6 +13,7 @@ use postroad_cluster::{
     supervision::{Restart, Rule, Strategy, Supervision},
     time::Span,
 };
+use postroad_transport::trace;
 use ractor::ActorCell;
 
 use super::{Children, SupervisorHandle};
@@ -135,7 +136,7 @@ where
             Context { clock: slot.clock.clone(), entropy: slot.entropy.clone(), directory, node: slot.node.clone() };
         let seat = Seat { context, me: Handle::to(slot.clone()), supervisor: self.supervisor.clone() };
         let (behavior, performer) = (self.make)(&seat)?;
-        let launch = Launch { slot, behavior, performer, report: Some(report) };
+        let launch = Launch { slot, behavior, performer, report: Some(report), trace: trace::current() };
         Ok(Box::pin(async move { launch.start(Some(supervisor)).await.map(|_| ()) }))
     }
 }

@@ -44,7 +44,7 @@ impl Root {
         let listed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| children(&seat)))
             .map_err(|panic| format!("listing the children of {path}: {}", panic_text(&*panic)))?;
         let (behavior, performer) = child::assemble(&seat, listed)?;
-        let task = Launch { slot: slot.clone(), behavior, performer, report: None }.start(None).await?;
+        let task = Launch { slot: slot.clone(), behavior, performer, report: None, trace: None }.start(None).await?;
         let (tell, ended) = oneshot::channel();
         tokio::spawn(async move {
             // ractor's task never panics; it is cancelled only with the runtime.

@@ -19,6 +19,7 @@ use postroad_cluster::{
     id::NodeId,
     limits,
     state::State,
+    trace::TraceId,
     wire::{
         self,
         raft::{RaftAnswer, RaftMessage},
@@ -39,7 +40,7 @@ use crate::{
     options::{Carrier, Options, Timing},
     reassembly::Reassembly,
     runtime,
-    state_machine::{AppliedAt, Machine},
+    state_machine::{AppliedAt, Machine, TracedEntry},
     types::{Proposal, Types},
     watch::{self, Subscription},
 };
@@ -168,12 +169,24 @@ impl Consensus {
     /// # Errors
     /// Each says whether the command can still take effect.
     pub async fn propose(&self, command: Command) -> Result<(u64, Outcome), ProposeError> {
+        self.propose_traced(command, None).await
+    }
+
+    /// The same for a command that is part of a trace; every member learns of that with the entry.
+    ///
+    /// # Errors
+    /// Those of [`Consensus::propose`].
+    pub async fn propose_traced(
+        &self,
+        command: Command,
+        trace: Option<TraceId>,
+    ) -> Result<(u64, Outcome), ProposeError> {
         let _permit = self.0.proposals.try_acquire().map_err(|_| ProposeError::Busy)?;
         let bytes = wire::encode(&command).len();
         if bytes > limits::RAFT_COMMAND_BYTES_MAX {
             return Err(ProposeError::TooLarge { bytes });
         }
-        let write = self.0.raft.client_write(Proposal(Box::new(command)));
+        let write = self.0.raft.client_write(Proposal { command: Box::new(command), trace });
         let unknown = |found: &str| Err(ProposeError::Unknown { found: found.to_owned() });
         match timeout(limits::RAFT_PROPOSE_WAIT, write).await {
             Err(_) => unknown("no majority of the control nodes took it in time"),
@@ -257,6 +270,13 @@ impl Consensus {
     #[must_use]
     pub fn state(&self) -> Arc<State> {
         self.0.machine.state()
+    }
+
+    /// The last entries that this member has applied and that were part of a trace, oldest first, after the one at
+    /// `index`; at most [`limits::TRACED_ENTRIES_MAX`], and none from before its start.
+    #[must_use]
+    pub fn traced_after(&self, index: u64) -> Vec<TracedEntry> {
+        self.0.machine.traced_after(index)
     }
 
     /// Tells of each applied entry.

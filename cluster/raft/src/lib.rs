@@ -37,5 +37,5 @@ pub use cause::TermCause;
 pub use consensus::{Consensus, ControlStatus, FollowerStatus, Leadership, MemberRole};
 pub use error::{ChangeError, ConsensusError, ProposeError, ReadError};
 pub use options::{Carrier, Observer, Options, Reply, Retention, Timing};
-pub use state_machine::{AppliedAt, AppliedEntry, hash_of};
+pub use state_machine::{AppliedAt, AppliedEntry, TracedEntry, hash_of};
 pub use watch::Subscription;

@@ -1,6 +1,7 @@
 //! The agreed state in memory: entries are applied to it in order, and its snapshots are kept on the store.
 
 use std::{
+    collections::VecDeque,
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -14,8 +15,9 @@ use openraft::{
 use postroad_cluster::{
     command::Outcome,
     id::{NodeId, Version},
-    limits::RAFT_SNAPSHOT_BYTES_MAX,
+    limits::{RAFT_SNAPSHOT_BYTES_MAX, TRACED_ENTRIES_MAX},
     state::State,
+    trace::TraceId,
     wire::{self, raft::LogPlace},
 };
 use postroad_store::StateStore;
@@ -23,7 +25,7 @@ use postroad_store::StateStore;
 use crate::{
     log::{durable, failed},
     options::Observer,
-    types::{self, Answer, Entry, LogId, Meta, StoredMembership, Types},
+    types::{self, Answer, Entry, LogId, Meta, Proposal, StoredMembership, Types},
     watch,
 };
 
@@ -34,6 +36,19 @@ pub struct AppliedAt {
     pub index: Option<u64>,
     /// The state's version after it.
     pub version: Version,
+}
+
+/// An applied entry that is part of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TracedEntry {
+    /// Its index.
+    pub index: u64,
+    /// The trace.
+    pub trace: TraceId,
+    /// The kind of its command.
+    pub kind: &'static str,
+    /// Whether the command was refused.
+    pub refused: bool,
 }
 
 /// An applied entry, for checks.
@@ -74,6 +89,17 @@ struct Present {
     state: Arc<State>,
     last: Option<LogId>,
     membership: StoredMembership,
+    /// The last entries that are part of a trace, oldest first, bounded. Soft: no entry depends on them.
+    traced: VecDeque<TracedEntry>,
+}
+
+impl Present {
+    fn remember(&mut self, entry: TracedEntry) {
+        if self.traced.len() >= TRACED_ENTRIES_MAX {
+            self.traced.pop_front();
+        }
+        self.traced.push_back(entry);
+    }
 }
 
 impl Machine {
@@ -95,6 +121,10 @@ impl Machine {
         self.present().last
     }
 
+    pub(crate) fn traced_after(&self, index: u64) -> Vec<TracedEntry> {
+        self.present().traced.iter().filter(|entry| entry.index > index).copied().collect()
+    }
+
     pub(crate) fn applied(&self) -> watch::Subscription<AppliedAt> {
         self.0.applied.subscription()
     }
@@ -106,8 +136,15 @@ impl Machine {
         let outcome = match entry.payload {
             EntryPayload::Blank => None,
             EntryPayload::Normal(proposal) => {
+                let Proposal { command, trace } = proposal;
+                let (index, kind) = (entry.log_id.index, command.action.kind());
                 // Readers keep the state that they took; only then is it copied.
-                Some(Arc::make_mut(&mut present.state).apply(entry.log_id.index, *proposal.0))
+                let outcome = Arc::make_mut(&mut present.state).apply(index, *command);
+                if let Some(trace) = trace {
+                    let refused = outcome.refusal().is_some();
+                    present.remember(TracedEntry { index, trace, kind, refused });
+                }
+                Some(outcome)
             }
             EntryPayload::Membership(members) => {
                 present.membership = StoredMembership::new(Some(entry.log_id), members);
@@ -234,7 +271,9 @@ impl RaftStateMachine<Types> for Machine {
         drop(saved);
         let state = Arc::new(state);
         let membership = meta.last_membership.clone();
-        *self.present() = Present { state: Arc::clone(&state), last: Some(last), membership };
+        let mut present = self.present();
+        (present.state, present.last, present.membership) = (Arc::clone(&state), Some(last), membership);
+        drop(present);
         self.publish(last, &state);
         if let Some(observer) = &self.0.observer {
             observer.on_install(self.0.me, &seen(&last, 0, &state));

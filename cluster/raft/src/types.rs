@@ -12,6 +12,7 @@ use postroad_cluster::{
     command::{Command, Outcome},
     id::NodeId,
     limits::RAFT_NUMBER_MAX,
+    trace::TraceId,
     wire::{
         self, WireError,
         raft::{LogPayload, LogPlace, LogRecord, MembershipRecord, StateSnapshotMeta, VoteRecord},
@@ -38,12 +39,16 @@ pub(crate) type Members = Membership<u64, BasicNode>;
 
 /// A command on its way into the log.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Proposal(pub(crate) Box<Command>);
+pub(crate) struct Proposal {
+    pub(crate) command: Box<Command>,
+    /// What it is part of.
+    pub(crate) trace: Option<TraceId>,
+}
 
 impl fmt::Display for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The library logs entries by this; a command may hold what checks a secret, so it is not printed.
-        write!(f, "command of {}", self.0.by)
+        write!(f, "command of {}", self.command.by)
     }
 }
 
@@ -132,7 +137,8 @@ pub(crate) fn entry(bytes: &[u8]) -> Result<Entry, BadRecord> {
     let record: LogRecord = wire::decode(bytes)?;
     let payload = match record.payload {
         LogPayload::Blank => EntryPayload::Blank,
-        LogPayload::Command(command) => EntryPayload::Normal(Proposal(command)),
+        LogPayload::Command(command) => EntryPayload::Normal(Proposal { command, trace: None }),
+        LogPayload::Traced { trace, command } => EntryPayload::Normal(Proposal { command, trace: Some(trace) }),
         LogPayload::Membership(members) => EntryPayload::Membership(membership(members)?),
     };
     Ok(Entry { log_id: log_id(record.place)?, payload })
@@ -141,7 +147,10 @@ pub(crate) fn entry(bytes: &[u8]) -> Result<Entry, BadRecord> {
 pub(crate) fn entry_bytes(entry: &Entry) -> Vec<u8> {
     let payload = match &entry.payload {
         EntryPayload::Blank => LogPayload::Blank,
-        EntryPayload::Normal(proposal) => LogPayload::Command(proposal.0.clone()),
+        EntryPayload::Normal(Proposal { command, trace: None }) => LogPayload::Command(command.clone()),
+        EntryPayload::Normal(Proposal { command, trace: Some(trace) }) => {
+            LogPayload::Traced { trace: *trace, command: command.clone() }
+        }
         EntryPayload::Membership(members) => LogPayload::Membership(membership_record(members)),
     };
     wire::encode(&LogRecord { place: place(&entry.log_id), payload })

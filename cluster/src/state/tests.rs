@@ -570,6 +570,29 @@ fn the_audit_is_bounded() {
     assert_eq!(fleet.state.audit.last().unwrap().by, FIRST);
 }
 
+#[test]
+fn what_is_done_by_hand_is_noted_with_its_author_and_bounded_for_others() {
+    let mut fleet = Fleet::new();
+    let note = |what: &str, reason: &str| Action::Note { who: name("ann"), what: what.into(), reason: reason.into() };
+    fleet.done(note("drain relay fra-1", "new disk"));
+    let line = fleet.state.audit.last().unwrap();
+    assert_eq!(line.what, "ann by the console of ams-1: drain relay fra-1, since new disk");
+    assert_eq!((line.by, line.version), (FIRST, fleet.state.version));
+    for bad in [note("", "new disk"), note("x", ""), note("x", &"r".repeat(201)), note("x", "two\nlines")] {
+        assert_eq!(fleet.code(bad), code::TEXT_INVALID);
+    }
+    let others = fleet.state.audit.len();
+    for number in 0..50 {
+        let outcome = fleet.apply(NodeId(3), note(&format!("restart {number}"), "stuck"));
+        assert_eq!(outcome.refusal(), None, "a node notes what is done at its own console");
+    }
+    let own: Vec<&AuditLine> = fleet.state.audit.iter().filter(|line| line.by == NodeId(3)).collect();
+    assert_eq!((own.len(), fleet.state.audit.len()), (AUDIT_LINES_OF_A_NODE_MAX, others + AUDIT_LINES_OF_A_NODE_MAX));
+    assert!(own.last().unwrap().what.contains("restart 49"));
+    let stranger = fleet.apply(NodeId(99), note("restart", "stuck"));
+    assert_eq!(stranger.refusal().unwrap().code, code::NOT_ALLOWED);
+}
+
 /// Keeps what it is to sign.
 struct Unsigned<'a>(&'a mut Vec<Grant>);
 

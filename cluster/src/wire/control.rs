@@ -8,6 +8,7 @@ use crate::{
     command::{Command, Outcome, PublicKeyBytes, Refusal},
     id::{CircuitId, Name, NodeId, Version},
     snapshot::SignedSnapshot,
+    trace::TraceId,
 };
 
 /// What is asked of a control node.
@@ -60,7 +61,23 @@ pub enum ControlRequest {
         /// The page: path and query.
         path: String,
     },
+    /// Has a node do what its console may: through whoever is connected to it, and by control nodes only.
+    Act {
+        /// The node.
+        node: NodeId,
+        /// The path of the API that does it.
+        path: String,
+    },
+    /// Any other request, as part of a trace. Whoever answers goes on with the trace.
+    Traced {
+        /// The trace.
+        trace: TraceId,
+        /// The request, encoded like one.
+        request: Vec<u8>,
+    },
 }
+
+carries_traces!(ControlRequest, "control request");
 
 /// What a control node answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,6 +114,13 @@ pub enum ControlResponse {
     },
     /// Not done, and why.
     Refused(Refusal),
+    /// A newer snapshot that is part of a trace: that of the newest entry in it.
+    SnapshotTraced {
+        /// The trace.
+        trace: TraceId,
+        /// The snapshot.
+        signed: Box<SignedSnapshot>,
+    },
 }
 
 /// What a node reports of itself and its relays.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{command::Command, id::NodeId};
+use crate::{command::Command, id::NodeId, trace::TraceId};
 
 /// The place of an entry: indexes have no gaps, and of two logs the one with the higher last term is newer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -54,6 +54,13 @@ pub enum LogPayload {
     Command(Box<Command>),
     /// A new membership, which counts as soon as it is in the log.
     Membership(MembershipRecord),
+    /// A command for the state machine that is part of a trace.
+    Traced {
+        /// The trace.
+        trace: TraceId,
+        /// The command.
+        command: Box<Command>,
+    },
 }
 
 /// What a snapshot of the state machine holds.
@@ -200,6 +207,10 @@ mod tests {
         let record = LogRecord { place, payload: LogPayload::Command(Box::new(command)) };
         assert_eq!(encode(&record), [1, 3, 9, 1, 7, 1, 0, 13]);
         assert_eq!(encode(&LogRecord { place, payload: LogPayload::Blank }), [1, 3, 9, 0]);
+        let command = Command { at: WallTime(7), by: NodeId(1), expected: None, action: Action::LeaseRenew };
+        let payload = LogPayload::Traced { trace: TraceId::drawn(7), command: Box::new(command) };
+        let bytes = encode(&LogRecord { place, payload });
+        assert_eq!((&bytes[..5], &bytes[13..]), (&[1, 3, 9, 3, 253][..], &[7, 1, 0, 13][..]));
         let membership = MembershipRecord {
             voters: vec![BTreeSet::from([NodeId(1)])],
             nodes: BTreeMap::from([(NodeId(1), "a:1".to_owned())]),

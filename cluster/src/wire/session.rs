@@ -7,6 +7,7 @@ use crate::{
     grant::SignedGrant,
     id::{Challenge, ChannelToken, CircuitId, Generation, LinkId, NodeId, TunnelId, Version},
     revocation::SignedRevocations,
+    trace::TraceId,
 };
 
 /// What a node asks of a relay.
@@ -80,7 +81,16 @@ pub enum NodeRequest {
     },
     /// Asks for the relay's revocations, which are newer than the node's.
     RevocationsAsk,
+    /// Any other request, as part of a trace. Whoever answers goes on with the trace.
+    Traced {
+        /// The trace.
+        trace: TraceId,
+        /// The request, encoded like one.
+        request: Vec<u8>,
+    },
 }
+
+carries_traces!(NodeRequest, "session request of a node");
 
 /// What a relay answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,7 +176,16 @@ pub enum RelayRequest {
         /// The newest of the revocations that it has.
         revocations: Version,
     },
+    /// Any other request, as part of a trace. Whoever answers goes on with the trace.
+    Traced {
+        /// The trace.
+        trace: TraceId,
+        /// The request, encoded like one.
+        request: Vec<u8>,
+    },
 }
+
+carries_traces!(RelayRequest, "session request of a relay");
 
 /// What a node answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

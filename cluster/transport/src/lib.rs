@@ -17,4 +17,5 @@ pub mod ring;
 pub mod splice;
 pub mod switch;
 pub mod tls;
+pub mod trace;
 mod writable;

@@ -58,11 +58,9 @@ impl Core {
     /// The page: of the whole fleet on a control node; others ask one, and know their own circuits without.
     pub(super) async fn why(&self, query: &Query, carried: bool) -> Answer {
         if self.consensus().is_err() && !carried {
-            for control in self.fabric().controls().into_keys() {
-                let address = query.with("node", "").address("/api/console/why");
-                if let Ok((status, body)) = self.look(control, &address).await {
-                    return client::parse(status, &body);
-                }
+            let address = query.with("node", "").address("/api/console/why");
+            if let Some(answer) = self.of_control(&address).await {
+                return answer;
             }
         }
         let output = self.overview(true).await?;

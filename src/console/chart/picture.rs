@@ -24,7 +24,7 @@ const ROW_MAX: usize = 7;
 type Places = BTreeMap<NodeId, (f64, f64)>;
 
 /// A text as SVG wants it.
-fn text(text: &str) -> String {
+pub(super) fn text(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -12,7 +12,7 @@ use crate::{
         figures::{figure, nanoseconds, percent, rate, under},
         model::{
             actor::{Actor, Shown, name},
-            actors::Actors,
+            actors::{self, Actors},
             state::{Change, Lines},
             tree::{Branch, Look, Tree},
             vitals::STUCK_MS,
@@ -38,24 +38,24 @@ pub fn actors(page: &Actors) -> Grid {
         format!("{}: {} of {} actors, by {}, over {} s", page.node, page.found, page.total, page.sort, page.window);
     let columns =
         ["actor", "behavior", "state", ">waiting", ">wait p99", ">turns/s", "last minute", ">busy %", ">restarts"];
-    Grid::new(title, columns).rows(page.rows.iter().map(|row| {
+    Grid::new(title, columns).rows(page.rows.iter().map(|actors::Row { actor: row, seconds }| {
         let (word, tone) = status(row.status);
         let stuck = row.busy_for_ms.filter(|ms| *ms >= STUCK_MS);
         let word =
             stuck.map_or_else(|| word.to_owned(), |ms| format!("stuck {}", relative::span(Duration::from_millis(ms))));
         Row::new([
-            row.path.clone(),
-            row.kind.clone(),
+            row.path.to_string(),
+            row.kind.to_string(),
             word,
             figure(row.depth as u64),
             if row.handled > 0 { under(row.wait_p99_us) } else { String::new() },
             rate(row.rate),
-            blocks(&row.seconds),
+            blocks(seconds),
             percent(row.busy_share),
             figure(row.restarts),
         ])
         .tone(if stuck.is_some() { Tone::Bad } else { tone })
-        .to(Target::Actor(row.path.clone()))
+        .to(Target::Actor(row.path.to_string()))
     }))
 }
 
@@ -177,7 +177,7 @@ pub fn actor(page: &Actor) -> Vec<Grid> {
 /// The last messages of an actor, newest first.
 pub fn messages(page: &Actor) -> Grid {
     let at = page.past.as_ref().map(|past| past.number);
-    Grid::new("Messages", [">event", "kind", "from", ">waited", ">took", "effects", ">age"]).rows(
+    Grid::new("Messages", [">event", "kind", "from", ">waited", ">took", "effects", ">age", "trace"]).rows(
         page.messages.iter().map(|message| {
             let effects: Vec<String> = message.effects.iter().map(name).collect();
             let effects = match &message.failure {
@@ -197,6 +197,7 @@ pub fn messages(page: &Actor) -> Grid {
                 message.took_ns.map_or_else(String::new, nanoseconds),
                 effects,
                 relative::moment(WallTime(message.wall_ms), page.now).trim_end_matches(" ago").to_owned(),
+                message.trace.to_string(),
             ])
             .tone(tone)
             .to(Target::Event(message.number))

@@ -117,7 +117,7 @@ fn slider(page: &Actor, query: &Query) -> Markup {
                     @match &past.message {
                         Some(message) => {
                             b { "after " code { (message.kind) } } " from " (sender(&message.sender, query))
-                            span.muted { " · " (relative::moment(WallTime(message.wall_ms), page.now)) ", waited " (nanoseconds(message.waited_ns)) }
+                            span.muted { " · " (relative::moment(WallTime(message.wall_ms), page.now)) ", waited " (nanoseconds(message.waited_ns)) " · " a href={ "/trace/" (message.trace) } { "follow it" } }
                         },
                         None => span.muted { "after event " (past.number) ", which is no longer listed" },
                     }
@@ -189,7 +189,7 @@ fn messages(page: &Actor, query: &Query) -> Markup {
                 p.empty { "It has handled none yet." }
             } @else {
                 div.scroll { table.messages {
-                    thead { tr { th.n { "event" } th { "kind" } th { "from" } th.n { "waited" } th.n { "took" } th { "effects" } th.n { "age" } } }
+                    thead { tr { th.n { "event" } th { "kind" } th { "from" } th.n { "waited" } th.n { "took" } th { "effects" } th.n { "age, trace" } } }
                     tbody { @for message in &page.messages {
                         tr.(if at == Some(message.number) { "here" } else { "" }) data-row=(message.number) {
                             td.n { a href=(query.with("at", &message.number.to_string()).address(&path)) { (message.number) } }
@@ -198,7 +198,7 @@ fn messages(page: &Actor, query: &Query) -> Markup {
                             td.n { (nanoseconds(message.waited_ns)) }
                             td.n { @if let Some(took) = message.took_ns { (nanoseconds(took)) } }
                             td { (effects(message)) }
-                            td.n.muted { (relative::moment(WallTime(message.wall_ms), page.now).trim_end_matches(" ago")) }
+                            td.n { a.trace href={ "/trace/" (message.trace) } title="Follow this message through actors and nodes" { (relative::moment(WallTime(message.wall_ms), page.now).trim_end_matches(" ago")) } }
                         }
                     } }
                 } }

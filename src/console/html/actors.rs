@@ -74,7 +74,7 @@ fn heading(page: &Actors, query: &Query, sort: &str, name: &str, is_figure: bool
     }
 }
 
-fn line(row: &Row, query: &Query) -> Markup {
+fn line(Row { actor: row, seconds }: &Row, query: &Query) -> Markup {
     let stuck = row.busy_for_ms.filter(|ms| *ms >= STUCK_MS);
     html! {
         tr data-row=(row.path) {
@@ -87,7 +87,7 @@ fn line(row: &Row, query: &Query) -> Markup {
             td.n.(if row.depth >= DEEP { "warn" } else { "" }) { (figure(row.depth as u64)) }
             td.n { @if row.handled > 0 { (under(row.wait_p99_us)) } }
             td.n { (rate(row.rate)) }
-            td { (chart::sparkline(&row.seconds, "turns")) }
+            td { (chart::sparkline(seconds, "turns")) }
             td.n { (percent(row.busy_share)) }
             td { (chart::bar(row.busy_share, if row.busy_share > 0.8 { "bad" } else if row.busy_share > 0.4 { "warn" } else { "" })) }
             td.n.(if row.restarts > 0 { "warn" } else { "" }) { (figure(row.restarts)) }

@@ -156,12 +156,13 @@ fn nodes(frame: &Frame) -> Markup {
 }
 
 fn keys() -> Markup {
-    const KEYS: [(&str, &str); 8] = [
+    const KEYS: [(&str, &str); 9] = [
         ("g then o, y, c, w, t, a, x", "overview, topology, control, why, tree, actors, act"),
         ("/", "search"),
         ("j, k", "next row, row before"),
         ("Enter", "open the row"),
         ("[, ]", "a message back, one on"),
+        ("f", "follow the row's message through actors and nodes"),
         ("n, p", "next node, node before"),
         ("Space", "hold the page, go on"),
         ("?", "this list"),

@@ -17,29 +17,12 @@ const ROWS_MAX: usize = 1_000;
 /// What a list is sorted by.
 pub const SORTS: [&str; 7] = ["path", "depth", "wait", "rate", "busy", "restarts", "handled"];
 
-/// One actor.
+/// One actor, with its last minute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Its path.
-    pub path: String,
-    /// The noun of its behavior.
-    pub kind: String,
-    /// How it fares.
-    pub status: Status,
-    /// Events that wait.
-    pub depth: usize,
-    /// The wait that 99 of 100 events stayed under in the last 10 to 20 s, in microseconds.
-    pub wait_p99_us: u64,
-    /// Turns a second over the window.
-    pub rate: f64,
-    /// The share of the window that its turns took.
-    pub busy_share: f64,
-    /// How long its present turn has lasted, in milliseconds.
-    pub busy_for_ms: Option<u64>,
-    /// Restarts.
-    pub restarts: u64,
-    /// Events ever handled.
-    pub handled: u64,
+    /// The actor.
+    #[serde(flatten)]
+    pub actor: ActorRow,
     /// Turns in each of the last seconds, oldest first.
     pub seconds: Vec<u32>,
 }
@@ -94,7 +77,7 @@ fn order(sort: &str, one: &ActorRow, other: &ActorRow) -> Ordering {
 /// The page for a query. `seconds` gives the last seconds of one actor, and is asked for those that are shown only.
 pub fn actors(node: &str, all: &[ActorRow], query: &Query, seconds: impl Fn(&str) -> Vec<u32>) -> Actors {
     let total = all.len();
-    let kinds: BTreeSet<&str> = all.iter().map(|row| row.kind).collect();
+    let kinds: BTreeSet<&str> = all.iter().map(|row| &*row.kind).collect();
     let (words, kind, status) = (query.get("q").to_lowercase(), query.get("kind"), query.get("status"));
     let is_wanted = |row: &&ActorRow| {
         words.split_whitespace().all(|word| row.path.to_lowercase().contains(word) || row.kind.contains(word))
@@ -124,19 +107,7 @@ pub fn actors(node: &str, all: &[ActorRow], query: &Query, seconds: impl Fn(&str
         rows.select_nth_unstable_by(end - 1, by);
     }
     rows[..end].sort_unstable_by(by);
-    let shown = rows[first..end].iter().map(|row| Row {
-        path: row.path.to_string(),
-        kind: row.kind.to_owned(),
-        status: row.status,
-        depth: row.depth,
-        wait_p99_us: row.wait_p99_us,
-        rate: row.rate,
-        busy_share: row.busy_share,
-        busy_for_ms: row.busy_for_ms,
-        restarts: row.restarts,
-        handled: row.handled,
-        seconds: seconds(&row.path),
-    });
+    let shown = rows[first..end].iter().map(|row| Row { actor: (*row).clone(), seconds: seconds(&row.path) });
     Actors {
         node: node.to_owned(),
         sort: sort.to_owned(),
@@ -158,7 +129,7 @@ mod tests {
     pub(crate) fn row(path: &str, depth: usize, rate: f64, restarts: u64) -> ActorRow {
         ActorRow {
             path: path.into(),
-            kind: if path.contains("relay") { "session" } else { "link" },
+            kind: if path.contains("relay") { "session" } else { "link" }.into(),
             status: Status::Alive,
             supervisor: path.rsplit_once('/').map(|(above, _)| above.into()),
             children: 0,
@@ -182,8 +153,8 @@ mod tests {
         ];
         let page = actors("fra", &rows, &Query::parse(query), |path| vec![path.len() as u32]);
         assert_eq!((page.total, page.kinds.len()), (4, 2));
-        assert!(page.rows.iter().all(|row| row.seconds == [row.path.len() as u32]));
-        page.rows.into_iter().map(|row| row.path.trim_start_matches("node/").to_owned()).collect()
+        assert!(page.rows.iter().all(|row| row.seconds == [row.actor.path.len() as u32]));
+        page.rows.into_iter().map(|row| row.actor.path.trim_start_matches("node/").to_owned()).collect()
     }
 
     #[test]

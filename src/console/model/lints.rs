@@ -109,3 +109,173 @@ fn one_domain(finder: &mut Finder<'_>, cards: &[Card], relays: &Relays) {
         "They move by themselves when it fails; nearer relays elsewhere would spread them: postroad console, Why";
     finder.add(Health::Well, "ONE_DOMAIN_CARRIES_ALL", "relays".to_owned(), what, next);
 }
+
+#[cfg(test)]
+mod tests {
+    use postroad_actors::status::{
+        local::{Flows, Watch},
+        relays::{Relay, Standing},
+    };
+    use postroad_cluster::{domain::FailureDomain, id::Role};
+
+    use super::*;
+    use crate::console::model::{
+        overview::Heard,
+        vitals::{Carried, Vitals},
+    };
+
+    const HOUR: u64 = 3_600_000;
+    const NOW: WallTime = WallTime(1_000 * HOUR);
+
+    fn card(name: &str, age_ms: u64) -> Card {
+        let watch = Watch {
+            certificate_expires: NOW.after(Span::from_hours(200)),
+            certificate_renews: NOW.after(Span::from_hours(100)),
+            certificate_failure: None,
+            snapshot: Some(7),
+            snapshot_issued: Some(NOW),
+            lease_ends: Some(NOW.after(Span::from_hours(72))),
+        };
+        let vitals = Vitals {
+            id: NodeId(1),
+            name: name.to_owned(),
+            roles: vec![Role::Node],
+            now: WallTime(NOW.0 - age_ms),
+            release: String::new(),
+            health: Health::Well,
+            problems: 0,
+            actors: 1,
+            down: 0,
+            restarts: 0,
+            depth: 0,
+            deepest: None,
+            busiest: None,
+            turns: Vec::new(),
+            flows: Flows::default(),
+            ways: Vec::new(),
+            circuits: Vec::new(),
+            relay: None,
+            watch,
+            member: None,
+        };
+        let heard = Heard { vitals: Some(vitals), age_ms: Some(age_ms), silence: None };
+        Card { id: NodeId(1), name: name.to_owned(), roles: vec![Role::Node], leads: false, heard }
+    }
+
+    fn said(cards: &[Card], relays: &Relays) -> Vec<(String, String)> {
+        let found = lints(cards, relays, NOW, &|_| NOW);
+        assert!(found.iter().all(|problem| !problem.next.is_empty()), "each says what to do");
+        found.into_iter().map(|problem| (problem.code, problem.what)).collect()
+    }
+
+    fn changed(change: impl FnOnce(&mut Vitals)) -> Vec<(String, String)> {
+        let mut card = card("web", 1_500);
+        change(card.heard.vitals.as_mut().unwrap());
+        said(&[card], &Relays::default())
+    }
+
+    fn one(found: Vec<(String, String)>) -> (String, String) {
+        assert_eq!(found.len(), 1, "{found:?}");
+        found.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn what_is_well_says_nothing_and_what_is_silent_neither() {
+        assert_eq!(said(&[card("web", 0), card("db", 1_999)], &Relays::default()), []);
+        let mut silent = card("web", 1_500);
+        silent.heard.vitals.as_mut().unwrap().now = WallTime(0);
+        silent.heard.silence = Some("no answer".to_owned());
+        assert_eq!(said(&[silent], &Relays::default()), [], "its clock is not known any more");
+    }
+
+    #[test]
+    fn clocks_that_differ_are_told_with_their_direction() {
+        let (code, what) = one(changed(|vitals| vitals.now.0 += 5_000));
+        assert_eq!((code.as_str(), what.as_str()), ("CLOCK_SKEW", "the clock of web is 5 s ahead of this node's"));
+        let (_, what) = one(changed(|vitals| vitals.now.0 -= 120_000));
+        assert_eq!(what, "the clock of web is 2 min behind this node's");
+        assert_eq!(changed(|vitals| vitals.now.0 += 900), [], "what the way takes is no skew");
+    }
+
+    #[test]
+    fn a_certificate_near_its_end_is_told_with_why_it_was_not_renewed() {
+        let (code, what) = one(changed(|vitals| {
+            vitals.watch.certificate_expires = NOW.after(Span::from_hours(20));
+            vitals.watch.certificate_failure = Some("n1 refused".to_owned());
+        }));
+        assert_eq!(code, "CERTIFICATE_ENDING");
+        assert_eq!(what, "the certificate of web ends in 20 h and was not renewed: n1 refused");
+        assert_eq!(changed(|vitals| vitals.watch.certificate_expires = NOW.after(Span::from_hours(25))), []);
+    }
+
+    #[test]
+    fn a_lease_near_its_end_is_told_unless_leases_are_that_short() {
+        let ends = |issued_hours: u64, left_min: u64| {
+            changed(|vitals| {
+                vitals.watch.snapshot_issued = Some(NOW.before(Span::from_hours(issued_hours)));
+                vitals.watch.lease_ends = Some(NOW.after(Span::from_mins(left_min)));
+            })
+        };
+        let (code, what) = one(ends(71, 50));
+        assert_eq!(
+            (code.as_str(), what.as_str()),
+            ("LEASE_ENDING", "the policy that web works by ends in 50 min and was not renewed")
+        );
+        assert_eq!(ends(71, 61), []);
+        assert_eq!(ends(0, 50), [], "a lease of an hour that was just issued");
+    }
+
+    #[test]
+    fn one_failure_domain_that_carries_everything_is_told() {
+        let relay = |id: u64, name: &str, host: &str| Relay {
+            id: NodeId(id),
+            name: name.to_owned(),
+            address: String::new(),
+            state: Standing::Ready,
+            reason: String::new(),
+            local: false,
+            domain: FailureDomain {
+                host: host.parse().ok(),
+                power: host.parse().ok(),
+                network: host.parse().ok(),
+                zone: host.parse().ok(),
+            },
+            reached_by: BTreeMap::new(),
+            missed_by: BTreeMap::new(),
+            connected: None,
+            circuits: None,
+            flows: None,
+            revocations: None,
+            drain: None,
+        };
+        let list = vec![relay(7, "fra-1", "fra"), relay(8, "fra-2", "fra"), relay(9, "par", "par")];
+        let relays = Relays { independent: 2, list, ..Relays::default() };
+        let over = |carriers: &[u64]| {
+            let carried = |relay: &u64| Carried {
+                peer: NodeId(2),
+                relay: Some(NodeId(*relay)),
+                choice: String::new(),
+                moves: 0,
+                move_reason: None,
+                stranded: false,
+                bytes: 0,
+                flows: 1,
+                channels: Vec::new(),
+            };
+            // Both ends of a circuit tell of it.
+            let ends = ["web", "db"].map(|name| {
+                let mut card = card(name, 0);
+                card.heard.vitals.as_mut().unwrap().circuits = carriers.iter().map(carried).collect();
+                card
+            });
+            said(&ends, &relays)
+        };
+        let (code, what) = one(over(&[7, 8]));
+        assert_eq!(
+            (code.as_str(), what.as_str()),
+            ("ONE_DOMAIN_CARRIES_ALL", "all 2 circuits are carried in one failure domain, by fra-1 and fra-2")
+        );
+        assert_eq!(over(&[7, 9]), [], "they are spread");
+        assert_eq!(over(&[7]), [], "one circuit cannot be");
+    }
+}

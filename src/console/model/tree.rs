@@ -154,7 +154,7 @@ pub fn tree(node: &str, rows: &[ActorRow], query: &Query, history: impl Fn(&str)
             path: row.path.to_string(),
             name: row.path.rsplit('/').next().unwrap_or_default().to_owned(),
             level,
-            kind: row.kind.to_owned(),
+            kind: row.kind.to_string(),
             status: row.status,
             look: look(row),
             children: row.children,
@@ -196,7 +196,7 @@ mod tests {
     fn row(path: &str, depth: usize, status: Status) -> ActorRow {
         ActorRow {
             path: path.into(),
-            kind: "link",
+            kind: "link".into(),
             status,
             supervisor: path.rsplit_once('/').map(|(above, _)| above.into()),
             children: usize::from(path.matches('/').count() < 2),

@@ -40,7 +40,8 @@ pub(super) fn draw(screen: &mut Screen, frame: &mut Frame<'_>) {
 fn top(screen: &Screen) -> Paragraph<'static> {
     let mut spans = vec![Span::styled(" postroad  ", Style::new().fg(ACCENT).add_modifier(Modifier::BOLD))];
     for (at, (page, name)) in PAGES.iter().enumerate() {
-        let here = *page == screen.page || (*page == Page::Actors && matches!(screen.page, Page::Actor(_)));
+        let here =
+            *page == screen.page || (*page == Page::Actors && matches!(screen.page, Page::Actor(_) | Page::Trace(_)));
         let text = format!(" {} {name} ", at + 1);
         let look = if here { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
         spans.push(Span::styled(text, look));
@@ -66,7 +67,9 @@ fn bottom(screen: &Screen) -> Paragraph<'static> {
         return Paragraph::new(format!(" {warning}")).style(style(Tone::Warn));
     }
     let keys = match screen.page {
-        Page::Actor(_) => " [ ] through time  Enter to the message  Esc back  n p node  Space hold  ? keys  q leave",
+        Page::Actor(_) => {
+            " [ ] through time  Enter to the message  t follow it  Esc back  n p node  Space hold  ? keys  q leave"
+        }
         Page::Actors => " Enter open  s sort  / search  n p node  Esc back  Space hold  ? keys  q leave",
         _ => " Enter open  1-5 pages  / search  n p node  Esc back  Space hold  ? keys  q leave",
     };
@@ -161,7 +164,7 @@ fn body(screen: &mut Screen, frame: &mut Frame<'_>, area: Rect) {
 }
 
 fn help(frame: &mut Frame<'_>) {
-    const KEYS: [(&str, &str); 12] = [
+    const KEYS: [(&str, &str); 13] = [
         ("1-5, Tab", "pages"),
         ("j k, arrows", "rows"),
         ("Enter", "open the row"),
@@ -170,12 +173,13 @@ fn help(frame: &mut Frame<'_>) {
         ("/", "search actors"),
         ("s", "sort actors by the next figure"),
         ("[ ]", "an actor's message back, one on"),
+        ("t", "follow the message through actors and nodes"),
         ("Space", "hold the page, go on"),
         ("?", "this list"),
         ("q", "leave"),
         ("", "any key closes this"),
     ];
-    let width = 52.min(frame.area().width);
+    let width = 64.min(frame.area().width);
     let height = (KEYS.len() as u16 + 2).min(frame.area().height);
     let [area] =
         Layout::horizontal([Constraint::Length(width)]).flex(ratatui::layout::Flex::Center).areas(frame.area());

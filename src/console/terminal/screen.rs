@@ -1,5 +1,8 @@
 //! What is open in the terminal console and what each key does to it. Pure: keys and answers in, an address out.
 
+use std::collections::BTreeMap;
+
+use postroad_cluster::trace::TraceId;
 use ratatui::{
     crossterm::event::{KeyCode, KeyModifiers},
     widgets::TableState,
@@ -37,6 +40,7 @@ pub(super) enum Page {
     Control,
     Why,
     Actor(String),
+    Trace(TraceId),
 }
 
 /// What the node answered to a question.
@@ -64,6 +68,8 @@ pub(super) struct Screen {
     pub(super) help: bool,
     /// The events that can be shown of the open actor, and the last one.
     known: Option<(u64, u64)>,
+    /// The traces of its messages, by event.
+    traces: BTreeMap<u64, TraceId>,
 }
 
 impl Screen {
@@ -83,6 +89,7 @@ impl Screen {
             held: false,
             help: false,
             known: None,
+            traces: BTreeMap::new(),
         }
     }
 
@@ -95,9 +102,10 @@ impl Screen {
             Page::Control => "control".to_owned(),
             Page::Why => "why".to_owned(),
             Page::Actor(path) => format!("actor/{path}"),
+            Page::Trace(trace) => format!("trace/{trace}"),
         };
         let query = match self.page {
-            Page::Overview | Page::Control => Query::default(),
+            Page::Overview | Page::Control | Page::Trace(_) => Query::default(),
             Page::Why => self.query.only(&["relay", "link"]),
             _ => self.query.clone(),
         };
@@ -131,9 +139,11 @@ impl Screen {
             Page::Tree => vec![grid::tree(&read(output)?)],
             Page::Control => grid::control(&read(output)?),
             Page::Why => grid::why(&read(output)?),
+            Page::Trace(_) => vec![grid::trace(&read(output)?)],
             Page::Actor(_) => {
                 let page: crate::console::model::actor::Actor = read(output)?;
                 self.known = page.known;
+                self.traces = page.messages.iter().map(|message| (message.number, message.trace)).collect();
                 grid::actor(&page)
             }
         };
@@ -203,6 +213,7 @@ impl Screen {
             KeyCode::BackTab => self.turn(PAGES.len() - 1),
             KeyCode::Char('n') => self.next_node(1),
             KeyCode::Char('p') => self.next_node(self.nodes.len().saturating_sub(1)),
+            KeyCode::Char('t') => self.follow(),
             KeyCode::Char('s') if self.page == Page::Actors => self.next_sort(),
             KeyCode::Char('/') => self.typing = Some(self.query.get("q").to_owned()),
             KeyCode::Char(' ') => self.held = !self.held,
@@ -271,6 +282,15 @@ impl Screen {
         self.held = false;
     }
 
+    /// Follows the marked message through actors and nodes.
+    fn follow(&mut self) {
+        let Some(Target::Event(number)) = self.target() else { return };
+        if let Some(trace) = self.traces.get(&number).copied() {
+            let query = self.node();
+            self.open(Page::Trace(trace), query);
+        }
+    }
+
     fn enter(&mut self) {
         match self.target() {
             Some(Target::Node(node)) => self.open(Page::Actors, Query::default().with("node", &node)),
@@ -281,6 +301,10 @@ impl Screen {
             Some(Target::Event(number)) => {
                 self.query = self.query.with("at", &number.to_string());
                 self.held = false;
+            }
+            Some(Target::Turn { node, path, event }) => {
+                let query = Query::default().with("node", &node).with("at", &event.to_string());
+                self.open(Page::Actor(path), query);
             }
             Some(Target::Relay(relay)) => self.open(Page::Why, self.node().with("relay", &relay)),
             None => {}
@@ -330,6 +354,15 @@ mod tests {
         keys(&mut screen, "\n");
         assert_eq!(screen.address(), "/api/console/actor/node/control?node=db");
         screen.known = Some((3, 9));
+        let trace = TraceId::drawn(1);
+        screen.traces.insert(8, trace);
+        with_rows(&mut screen, vec![Target::Event(8)]);
+        keys(&mut screen, "t");
+        assert_eq!(screen.address(), format!("/api/console/trace/{trace}"));
+        with_rows(&mut screen, vec![Target::Turn { node: "fra".into(), path: "node/relay".into(), event: 5 }]);
+        keys(&mut screen, "\n");
+        assert_eq!(screen.address(), "/api/console/actor/node/relay?at=5&node=fra");
+        keys(&mut screen, "<<");
         keys(&mut screen, "[[");
         assert_eq!(screen.address(), "/api/console/actor/node/control?at=7&node=db");
         keys(&mut screen, "[[[[[[");

@@ -8,15 +8,18 @@ use postroad_cluster::{
     recording::{Recorded, RecordingFile},
     supervision::Exit,
     time::{Moment, Span, WallTime},
+    trace::TraceId,
     wire,
 };
+use postroad_transport::trace;
 
 use super::{Life, Slot};
 use crate::{
     directory::{Occupant, Place, lock},
     inspect::{ActorRow, ActorView, JournalView, RestartView, StateView, Status, to_json},
     journal::{Entry, ReplayError},
-    mailbox::pulse::SECONDS,
+    mailbox::{Envelope, pulse::SECONDS},
+    trace::Times,
 };
 
 /// `text`, cut to what is kept of a state before a failure.
@@ -108,7 +111,7 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
         let life = lock(&self.life);
         ActorRow {
             path: self.path.clone(),
-            kind: B::NOUN,
+            kind: B::NOUN.into(),
             status: self.status(&life, figures.busy.is_some()),
             supervisor,
             children,
@@ -144,6 +147,17 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
         entries.iter().rev().map(JournalView::of).collect()
     }
 
+    fn traced(&self, trace: TraceId, most: usize, times: &mut Times) -> Vec<JournalView> {
+        let entries: Vec<Entry<B>> = {
+            let journal = lock(&self.journal);
+            for entry in journal.entries() {
+                times.note(entry.turn.now, entry.turn.wall);
+            }
+            journal.entries().filter(|entry| entry.arrival.trace == trace).take(most).cloned().collect()
+        };
+        entries.iter().map(JournalView::of).collect()
+    }
+
     fn known(&self) -> Option<(u64, u64)> {
         lock(&self.journal).known()
     }
@@ -175,7 +189,8 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
 
     fn ask_to_stop(&self) {
         let farewell = lock(&self.gate).farewell.take();
-        let told = farewell.is_some_and(|event| self.deliver(None, event, "supervisor".into(), None).is_ok());
+        let envelope = Envelope { sender: "supervisor".into(), trace: trace::current() };
+        let told = farewell.is_some_and(|event| self.deliver(None, event, envelope, None).is_ok());
         if !told {
             self.stop(None);
         }

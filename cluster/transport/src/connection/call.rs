@@ -11,6 +11,7 @@ use super::{
     Closed, Connection, count,
     frame::{self, FrameError, StreamCode},
 };
+use crate::trace;
 
 /// Why a request got no answer: who was asked for what, and what happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +85,7 @@ impl CallFailure {
 
 impl Connection {
     /// Sends a request and waits at most `wait` for the answer. The wait travels with it, so that the peer stops when
-    /// this end no longer waits; dropping the call tells the peer too.
+    /// this end no longer waits; dropping the call tells the peer too. So does the trace that the caller is part of.
     ///
     /// # Errors
     /// [`CallError`]; at most [`postroad_cluster::limits::CALLS_PER_PEER_MAX`] calls of a connection wait at a time.
@@ -101,7 +102,8 @@ impl Connection {
             return Err(CallFailure::Closed(closed));
         }
         let Ok(_permit) = self.0.calls.try_acquire() else { return Err(CallFailure::Busy) };
-        let request = wire::encode(request);
+        let traced = trace::current().and_then(|trace| request.traced(trace));
+        let request = wire::encode(traced.as_ref().unwrap_or(request));
         let deadline = self.clock().sleep_until(self.clock().now().after(wait));
         let answer = tokio::select! {
             biased;

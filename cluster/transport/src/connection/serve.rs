@@ -13,6 +13,7 @@ use super::{
     Closed, Connection, Link, count,
     frame::{FrameError, Stream, StreamCode},
 };
+use crate::trace::{Doing, carry};
 
 /// What a request's permits of memory are counted in.
 const BYTES_PER_PERMIT: usize = 1 << 10;
@@ -20,6 +21,8 @@ const BYTES_PER_PERMIT: usize = 1 << 10;
 /// What the tasks of one connection share.
 struct Server<H> {
     handler: H,
+    /// The peer, as messages that follow from its requests name their sender.
+    from: Arc<str>,
     link: Arc<Link>,
     clock: Arc<dyn Clock>,
     memory: Arc<Semaphore>,
@@ -28,7 +31,8 @@ struct Server<H> {
 impl Connection {
     /// Answers the peer's requests until the connection ends: at most
     /// [`postroad_cluster::limits::CALLS_PER_PEER_MAX`] at a time, further ones wait unread. What is no message ends
-    /// its own stream and is counted. A handler is dropped when its caller no longer waits.
+    /// its own stream and is counted. A handler is dropped when its caller no longer waits; it goes on with the trace that
+    /// its request is part of.
     pub async fn serve<Q, A, H, F>(&self, handler: H) -> Closed
     where
         Q: Message + Send + 'static,
@@ -50,6 +54,7 @@ impl Connection {
     {
         let server = Arc::new(Server {
             handler,
+            from: self.node().to_string().into(),
             link: Arc::clone(&self.0.link),
             clock: Arc::clone(self.clock()),
             memory: Arc::new(Semaphore::new(CALL_BYTES_PER_PEER_MAX / BYTES_PER_PERMIT)),
@@ -82,7 +87,7 @@ where
         outcome = take(&server, &mut stream, &mut deadline) => outcome,
         () = server.clock.sleep_until(begin.after(CALL_WAIT_MAX)) => Err(FrameError::Short),
     };
-    let (request, _memory) = match outcome {
+    let (doing, request, _memory) = match outcome {
         Ok(taken) => taken,
         Err(FrameError::Lost(_)) => return,
         Err(FrameError::GivenUp(_)) => return count(&counters.abandoned),
@@ -93,7 +98,7 @@ where
     };
     tokio::select! {
         biased;
-        sent = reply(&server, &mut stream, request, deadline) => count(if sent { &counters.served } else { &counters.abandoned }),
+        sent = carry(doing, reply(&server, &mut stream, request, deadline)) => count(if sent { &counters.served } else { &counters.abandoned }),
         _ = abandoned => count(&counters.abandoned),
         () = server.clock.sleep_until(deadline) => count(&counters.abandoned),
     }
@@ -104,15 +109,15 @@ async fn take<Q: Message, H>(
     server: &Server<H>,
     stream: &mut Stream,
     deadline: &mut Moment,
-) -> Result<(Q, OwnedSemaphorePermit), FrameError> {
+) -> Result<(Doing, Q, OwnedSemaphorePermit), FrameError> {
     let (length, wait) = stream.read_request_head().await?;
     *deadline = server.clock.now().after(wait.min(CALL_WAIT_MAX));
     let permits = u32::try_from(length.div_ceil(BYTES_PER_PERMIT)).unwrap_or(u32::MAX);
     let memory = Arc::clone(&server.memory).acquire_many_owned(permits).await.expect("nobody closes this semaphore");
     let message = stream.read_message(length).await?;
     // What went wrong is counted and told to the peer by code; its bytes are not worth a line of the log each.
-    let request = wire::decode(&message).map_err(|_| FrameError::Short)?;
-    Ok((request, memory))
+    let (trace, request) = wire::decode(&message).and_then(Q::untraced).map_err(|_| FrameError::Short)?;
+    Ok((Doing { trace, by: Some(Arc::clone(&server.from)) }, request, memory))
 }
 
 async fn reply<Q, A, H, F>(server: &Server<H>, stream: &mut Stream, request: Q, deadline: Moment) -> bool
