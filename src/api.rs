@@ -209,7 +209,7 @@ async fn followed(core: &Core, call: Call) -> Answer {
         return timeout(REQUEST_WAIT, route::route(core, call)).await.unwrap_or_else(|_| late());
     }
     let (fabric, begun) = (core.fabric(), trace::doing());
-    let trace = begun.trace.unwrap_or_else(|| TraceId::drawn(fabric.entropy.next_u64()));
+    let trace = begun.trace.unwrap_or_else(|| TraceId::begun(fabric.entropy.next_u64()));
     let (at, kind) = (fabric.now(), format!("{} {}", call.method, call.path.chars().take(200).collect::<String>()));
     let doing = Doing { trace: Some(trace), by: Some("api".into()) };
     let answer = timeout(REQUEST_WAIT, carry(doing, route::route(core, call))).await.unwrap_or_else(|_| late());
@@ -338,7 +338,8 @@ impl Pages {
     /// Does what the path of the API does, for somebody who is called so.
     pub(crate) async fn act(&self, path: &str, body: &str, by: &str) -> Answer {
         let doing = Doing { trace: None, by: Some(by.into()) };
-        carry(doing, followed(&self.0, Call::new("POST", path, body.as_bytes().to_vec()))).await
+        // What some of the handlers hold is large.
+        Box::pin(carry(doing, followed(&self.0, Call::new("POST", path, body.as_bytes().to_vec())))).await
     }
 
     /// Has the cluster write down what somebody is about to do.

@@ -14,7 +14,7 @@ use std::{
 
 use postroad_cluster::{
     behavior::Behavior,
-    limits::POST_MORTEMS_MAX,
+    limits::{POST_MORTEMS_MAX, TRACE_STEPS_MAX},
     recording::RecordingFile,
     supervision::Exit,
     time::{Clock, Entropy, Span},
@@ -114,6 +114,9 @@ pub(crate) struct Inner {
     table: Mutex<Table>,
     fenced: Arc<AtomicBool>,
     bare: AtomicBool,
+    /// The last turns of traces that somebody has begun, with the actors' paths, oldest first: journals forget within a
+    /// minute what busy actors did.
+    begun: Mutex<VecDeque<(Arc<str>, JournalView)>>,
 }
 
 /// The actors of one node by path. A path, such as `relay/session-3`, is the supervisor's path and the child's id, and
@@ -196,6 +199,14 @@ impl Directory {
             let events = occupant.traced(trace, most.saturating_sub(found.len()), &mut times);
             found.extend(events.into_iter().map(|event| (occupant.path().clone(), event)));
         }
+        let begun = lock(&self.0.begun);
+        for (path, event) in begun.iter().filter(|(_, event)| event.trace == trace) {
+            let known = found.iter().any(|(of, at)| of == path && at.number == event.number);
+            if !known && found.len() < most {
+                found.push((path.clone(), event.clone()));
+            }
+        }
+        drop(begun);
         (found, times)
     }
 
@@ -255,6 +266,15 @@ impl Directory {
     /// with.
     pub fn leave_instruments_out(&self) {
         self.0.bare.store(true, Ordering::Relaxed);
+    }
+
+    /// Remembers a turn of a trace that somebody has begun.
+    pub(crate) fn keep_begun(&self, path: &Arc<str>, turn: JournalView) {
+        let mut begun = lock(&self.0.begun);
+        if begun.len() >= TRACE_STEPS_MAX {
+            begun.pop_front();
+        }
+        begun.push_back((path.clone(), turn));
     }
 
     pub(crate) fn is_bare(&self) -> bool {

@@ -1,11 +1,18 @@
 //! What people see of actors: views for `status`, the console and the commands that look inside.
 
-use std::{borrow::Cow, fmt::Debug, sync::Arc};
+use std::{
+    borrow::Cow,
+    fmt::{self, Debug},
+    sync::Arc,
+};
 
-use postroad_cluster::{behavior::Behavior, trace::TraceId};
+use postroad_cluster::{
+    behavior::{Behavior, Turn},
+    trace::TraceId,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::journal::Entry;
+use crate::journal::{Arrival, Entry};
 
 /// How an actor fares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -206,6 +213,23 @@ pub struct JournalView {
 }
 
 impl JournalView {
+    /// A turn that begins, without what its event holds.
+    pub(crate) fn brief(kind: &str, turn: Turn, arrival: &Arrival) -> Self {
+        Self {
+            number: 0,
+            now_ns: turn.now.0,
+            wall_ms: turn.wall.0,
+            sender: arrival.sender.to_string(),
+            trace: arrival.trace,
+            waited_ns: arrival.waited.as_nanos() as u64,
+            took_ns: None,
+            kind: kind.to_owned(),
+            event: serde_json::Value::Null,
+            effects: Vec::new(),
+            failure: None,
+        }
+    }
+
     pub(crate) fn of<B: Behavior>(entry: &Entry<B>) -> Self {
         Self {
             number: entry.number,
@@ -223,6 +247,22 @@ impl JournalView {
     }
 }
 
+/// What the enum of a value calls it, without the rest, which may be long.
+pub(crate) fn variant_name<T: Debug>(value: &T) -> String {
+    struct Head(String);
+    impl fmt::Write for Head {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            let end = text.find(|sign: char| !sign.is_alphanumeric()).unwrap_or(text.len());
+            self.0.push_str(&text[..end]);
+            // An error ends the formatting.
+            if end < text.len() { Err(fmt::Error) } else { Ok(()) }
+        }
+    }
+    let mut head = Head(String::new());
+    let _ = fmt::write(&mut head, format_args!("{value:?}"));
+    head.0
+}
+
 /// `value` as JSON; as text where JSON cannot hold it, such as maps whose keys are no text.
 pub(crate) fn to_json<T: Serialize + Debug>(value: &T) -> serde_json::Value {
     serde_json::to_value(value).unwrap_or_else(|_| serde_json::Value::String(format!("{value:?}")))
@@ -233,6 +273,14 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+
+    #[test]
+    fn a_variant_is_named_without_what_it_holds() {
+        assert_eq!(variant_name(&Status::Alive), "Alive");
+        assert_eq!(variant_name(&Some(vec![1; 1_000])), "Some");
+        let view = StateView { path: "x".into(), age_ms: 1, state: serde_json::Value::Null, figures: 1.into() };
+        assert_eq!(variant_name(&view), "StateView");
+    }
 
     #[test]
     fn what_json_cannot_hold_is_still_shown() {

@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     handle::{Handle, Message, Report, Slot},
+    inspect::{JournalView, variant_name},
     journal::{Arrival, panic_text},
     mailbox::{Bounds, Envelope},
 };
@@ -164,6 +165,7 @@ impl<B: Behavior, P: Performer<B>> Running<B, P> {
         let _during = During::new(Doing { trace: Some(trace), by: Some(slot.path.clone()) });
         slot.begin_turn(kind, sender.clone(), turn.now);
         let arrival = Arrival { sender, waited: since.map_or(Span::ZERO, |since| turn.now.since(since)), trace };
+        let begun = trace.is_begun().then(|| JournalView::brief(kind, turn, &arrival));
 
         let recorded = event.clone();
         let (behavior, effects) = (&mut self.behavior, &mut self.effects);
@@ -173,17 +175,34 @@ impl<B: Behavior, P: Performer<B>> Running<B, P> {
             let before = slot.with_journal(|journal| journal.record_failure(turn, arrival, recorded, &error));
             self.unpublished = false;
             slot.note_failure(kind, before);
+            if let Some(begun) = begun {
+                self.keep(JournalView { number: slot.last_event(), failure: Some(error.clone()), ..begun });
+            }
             return Err(format!("on {kind}: {error}"));
         }
         let effects = std::mem::take(&mut self.effects);
+        let begun = begun.map(|begun| JournalView {
+            effects: effects.iter().map(|effect| variant_name(effect).into()).collect(),
+            ..begun
+        });
         let checkpoint = slot.with_journal(|journal| journal.record(turn, arrival, recorded, &effects, &self.behavior));
         tracing::trace!(effects = effects.len(), "decided");
         self.perform(effects, kind)?;
         let took = slot.end_turn();
         slot.with_journal(|journal| journal.finished(took));
+        if let Some(begun) = begun {
+            self.keep(JournalView { number: slot.last_event(), took_ns: Some(took.as_nanos() as u64), ..begun });
+        }
         self.unpublished = true;
         self.publish_if_due(checkpoint);
         Ok(())
+    }
+
+    /// Remembers a turn of what somebody has begun, for longer than the journal does.
+    fn keep(&self, turn: JournalView) {
+        if let Some(directory) = self.me.directory() {
+            directory.keep_begun(self.me.path(), turn);
+        }
     }
 
     fn perform(&mut self, mut effects: Vec<B::Effect>, kind: &'static str) -> Result<(), String> {

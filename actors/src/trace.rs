@@ -102,6 +102,8 @@ pub(crate) async fn propose(
         let (outcome, failed) = match &proposed {
             Ok((index, Outcome::Refused(refusal))) => (format!("entry {index}: {}", refusal.code), true),
             Ok((index, _)) => (format!("entry {index}"), false),
+            // That another one leads is what whoever asked wanted to know.
+            Err(ProposeError::NotLeader { leader: Some(leader) }) => (format!("{leader} leads"), false),
             Err(error) => (error.to_string(), true),
         };
         let by = doing.by.unwrap_or_else(|| "outside".into());

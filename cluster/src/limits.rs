@@ -706,7 +706,8 @@ pub const LOOKS_MAX: usize = 32;
 /// seconds, by nodes that are there.
 pub const TRACED_ENTRIES_MAX: usize = 256;
 
-/// Steps of traces outside of actors that a node remembers, such as requests of its API: some minutes of a busy operator.
+/// Steps of traces that a node remembers beside its journals: turns of what somebody has begun, and what was done outside of
+/// actors, such as requests of the API; some minutes of a busy operator. So many of each.
 pub const TRACE_STEPS_MAX: usize = 1_024;
 
 /// Steps of one trace that a node tells of: what is longer is a storm, whose beginning says what it is.

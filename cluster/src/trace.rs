@@ -9,18 +9,37 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TraceId(u64);
 
+/// The bit of those that somebody has begun: nodes remember them longer than what only follows from a timer.
+const BEGUN: u64 = 1;
+
 impl TraceId {
-    /// The trace of these 64 bits of chance. They may serve for other draws as well: what is made of them here tells
-    /// nothing that those would.
+    /// The trace of a message that nobody has asked for, from 64 bits of chance. They may serve for other draws as well:
+    /// what is made of them here tells nothing that those would.
     #[must_use]
     pub const fn drawn(chance: u64) -> Self {
-        // MurmurHash3's finalizer (Appleby 2011), other constants than those of `Turn::draw`.
-        let mut bits = chance ^ 0x7472_6163_6500_0001;
-        bits = (bits ^ (bits >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
-        bits = (bits ^ (bits >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
-        bits ^= bits >> 33;
-        Self(if bits == 0 { 1 } else { bits })
+        let bits = spread(chance) & !BEGUN;
+        Self(if bits == 0 { BEGUN << 1 } else { bits })
     }
+
+    /// The trace of what somebody asks for, from 64 bits of chance.
+    #[must_use]
+    pub const fn begun(chance: u64) -> Self {
+        Self(spread(chance) | BEGUN)
+    }
+
+    /// Whether somebody has asked for what it is of.
+    #[must_use]
+    pub const fn is_begun(self) -> bool {
+        self.0 & BEGUN != 0
+    }
+}
+
+/// The finalizer of `MurmurHash3` (Appleby 2011), other constants than those of `Turn::draw`.
+const fn spread(chance: u64) -> u64 {
+    let mut bits = chance ^ 0x7472_6163_6500_0001;
+    bits = (bits ^ (bits >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+    bits = (bits ^ (bits >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
+    bits ^ (bits >> 33)
 }
 
 impl fmt::Display for TraceId {
@@ -68,8 +87,10 @@ mod tests {
     #[test]
     fn traces_read_as_they_are_written_and_differ() {
         let drawn: BTreeSet<TraceId> = (0..1_000).map(TraceId::drawn).collect();
-        assert_eq!(drawn.len(), 1_000);
-        for trace in drawn {
+        let begun: BTreeSet<TraceId> = (0..1_000).map(TraceId::begun).collect();
+        assert_eq!((drawn.len(), begun.len()), (1_000, 1_000));
+        assert!(begun.iter().all(|trace| trace.is_begun()) && !drawn.iter().any(|trace| trace.is_begun()));
+        for trace in drawn.into_iter().chain(begun) {
             assert_eq!(trace.to_string().parse(), Ok(trace));
             assert_eq!(trace.to_string().len(), 16);
         }

@@ -1,9 +1,9 @@
 //! The handlers of what is done by hand: the audit, actors that are restarted, circuits that are moved, and the plan for
 //! moving them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use postroad_actors::status::relays::Standing;
+use postroad_actors::{inspect::Status, status::relays::Standing};
 use postroad_cluster::{
     circuit::MoveReason,
     command::{Action, Command, Outcome, Refusal},
@@ -15,6 +15,7 @@ use postroad_cluster::{
 };
 use postroad_transport::node_socket::CircuitKey;
 use serde_json::json;
+use tokio::time::sleep;
 
 use super::{
     Answer, Core, client, refusal,
@@ -28,6 +29,12 @@ use crate::{
 
 /// What a control node says when it closes the connection of a node that was removed, often before the answer is out.
 pub(super) const REVOKED: &str = "(CERTIFICATE_REVOKED)";
+
+/// Why an actor fails that is restarted by hand.
+const WHY: &str = "an operator had it restarted";
+
+/// How long an actor is left for the answer to a control node to go out.
+const ANSWER_FIRST: Duration = Duration::from_millis(200);
 
 /// Lines of the audit that are told at a time.
 const LINES: usize = 200;
@@ -109,7 +116,20 @@ impl Core {
     /// A control node wants an actor of this node restarted, for whoever acts from its console.
     fn restart_for_another(&self, path: &str) -> Answer {
         if self.acts {
-            return self.restart_here(path);
+            let directory = self.fabric().directory.clone();
+            let view = directory.view(path).ok_or_else(|| self.no_actor(path))?;
+            if !matches!(view.status, Status::Alive | Status::Busy) {
+                return Err(down(path));
+            }
+            let told = data(json!({ "actor": path, "node": self.fabric().name }));
+            let path = path.to_owned();
+            // The answer goes out first: the actor may hold the connection that takes it.
+            tokio::spawn(async move {
+                sleep(ANSWER_FIRST).await;
+                // Whoever it ended by meanwhile, it starts anew.
+                let _ = directory.fail(&path, WHY);
+            });
+            return Ok(told);
         }
         let name = &self.fabric().name;
         Err(Failure::refused(
@@ -120,12 +140,9 @@ impl Core {
     }
 
     fn restart_here(&self, path: &str) -> Answer {
-        match self.fabric().directory.fail(path, "an operator had it restarted") {
+        match self.fabric().directory.fail(path, WHY) {
             Some(true) => Ok(data(json!({ "actor": path, "node": self.fabric().name }))),
-            Some(false) => {
-                Err(Failure::refused("ACTOR_DOWN", format!("{path} is not running, so it cannot be restarted"))
-                    .hint(format!("See why: postroad actor {path}")))
-            }
+            Some(false) => Err(down(path)),
             None => Err(self.no_actor(path)),
         }
     }
@@ -217,6 +234,11 @@ impl Core {
             rebalance::Relays { usable: ready.map(|relay| relay.id).collect(), round_trips_us: reached.collect() };
         Ok((rebalance::plan(&circuits, &facts), warnings))
     }
+}
+
+fn down(path: &str) -> Failure {
+    Failure::refused("ACTOR_DOWN", format!("{path} is not running, so it cannot be restarted"))
+        .hint(format!("See why: postroad actor {path}"))
 }
 
 /// What speaks for a move, in a sentence.

@@ -82,7 +82,7 @@ impl Certified {
             let message = format!("{} is open to other users, who could pose as this console", key.display());
             return Err(Failure::refused("CONSOLE_KEY_EXPOSED", message).hint("Close it: chmod 600"));
         }
-        let chain = CertificateDer::pem_file_iter(certificate).and_then(|all| all.collect::<Result<Vec<_>, _>>());
+        let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect::<Result<Vec<_>, _>>);
         let chain = chain.map_err(|error| wrong(certificate, &error))?;
         let private = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));

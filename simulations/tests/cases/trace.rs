@@ -40,7 +40,7 @@ impl Fleet {
 }
 
 fn operator(number: u64) -> (TraceId, Doing) {
-    let trace = TraceId::drawn(number);
+    let trace = TraceId::begun(number);
     (trace, Doing { trace: Some(trace), by: Some("api".into()) })
 }
 
@@ -64,10 +64,10 @@ fn followed(seed: u64) -> [Vec<Seen>; 2] {
             fleet.node(fleet.web).fabric().drains(fleet.id(relay)) && fleet.has(draining, "fra", "node/relay", "policy")
         })
         .await;
-        // What is under way comes to its end; a trace has one.
+        // What is under way comes to its end, and what was asked for is remembered when journals have long forgotten it.
         tokio::time::sleep(seconds(5)).await;
         let ended = [making, draining].map(|trace| fleet.steps(trace));
-        tokio::time::sleep(seconds(20)).await;
+        tokio::time::sleep(seconds(120)).await;
         assert_eq!(ended, [making, draining].map(|trace| fleet.steps(trace)), "nothing goes on for ever");
         let now = fleet.node(AMS).fabric().clock.now();
         assert!(now.0 > 0);
@@ -124,6 +124,6 @@ fn every_message_has_a_trace_and_few_share_one_by_chance() {
         }
         // Each ping begins a trace of its own: what a timer leads to is part of nothing before.
         let pings = traces.values().filter(|kinds| kinds.contains("timer")).count();
-        assert!(pings > 3 && traces.len() > 20, "{} traces, {pings} of timers", traces.len());
+        assert!(pings > 3 && traces.len() > pings, "{} traces, {pings} of timers", traces.len());
     });
 }
