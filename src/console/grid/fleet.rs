@@ -191,7 +191,7 @@ pub fn why(page: &Why) -> Vec<Grid> {
             let against = [
                 (choice.last_resort, "drains or too small"),
                 (choice.shares_domain && !choice.carries, "shares a domain"),
-                (choice.unheard, "silent since"),
+                (choice.unheard, "not heard since its silence began"),
             ];
             let against: Vec<&str> = against.into_iter().filter(|(holds, _)| *holds).map(|(_, word)| word).collect();
             let tone = match (choice.carries, choice.candidate) {

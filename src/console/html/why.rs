@@ -74,7 +74,7 @@ fn circuit(placement: &Placement) -> Markup {
                 tbody { @for choice in &placement.choices { (row(choice)) } }
             }
             p.note {
-                @if placement.moves > 0 { (placement.moves) " moves" @if let Some(reason) = &placement.move_reason { ", last: " (reason) } ". " }
+                @if placement.moves > 0 { (placement.moves) @if placement.moves == 1 { " move" } @else { " moves" } @if let Some(reason) = &placement.move_reason { ", last: " (reason) } ". " }
                 @if placement.chooses { "This end looks for nearer relays, when one is 30 % and 5 ms nearer." } @else { (placement.peer) " looks for nearer relays; this end leaves only silent ones." }
             }
         }
@@ -85,7 +85,7 @@ fn row(choice: &Choice) -> Markup {
     let against = [
         (choice.last_resort, "drains or is too small"),
         (choice.shares_domain && !choice.carries, "shares a failure domain"),
-        (choice.unheard, "silent since"),
+        (choice.unheard, "not heard since its silence began"),
     ];
     let against: Vec<&str> = against.into_iter().filter(|(holds, _)| *holds).map(|(_, word)| word).collect();
     html! {
