@@ -13,13 +13,10 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{sleep, timeout},
 };
-use tokio_rustls::{
-    TlsAcceptor,
-    rustls::{
-        ServerConfig,
-        crypto::ring,
-        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    },
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::{
+    ServerConfig, crypto,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 
 use super::act::{Acting, Role};
@@ -85,7 +82,7 @@ impl Certified {
         let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect::<Result<Vec<_>, _>>);
         let chain = chain.map_err(|error| wrong(certificate, &error))?;
         let private = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
-        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = ServerConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()));
         let builder = builder.with_safe_default_protocol_versions().map_err(|error| wrong(certificate, &error))?;
         let config = builder.with_no_client_auth().with_single_cert(chain, private);
         let mut config = config.map_err(|error| wrong(certificate, &error))?;

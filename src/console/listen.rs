@@ -335,7 +335,7 @@ impl Console {
                 response
             }
             Err(failure) => {
-                let frame = Frame::new(None, self.pages.node(), "/act", &Query::default());
+                let frame = Frame { still: true, ..Frame::new(None, self.pages.node(), "/act", &Query::default()) };
                 let page = html::page(&frame, &failure.code, &html::failure(&failure)).into_string();
                 let status = match &*failure.code {
                     "TOKEN_WRONG" => StatusCode::UNAUTHORIZED,

@@ -82,6 +82,8 @@ function say(state, text) {
 
 function follow() {
   if (stream) stream.close();
+  // What came of a form stands still until it was read.
+  if (document.body.dataset.still !== undefined) return;
   stream = new EventSource("/live" + location.pathname + location.search);
   stream.addEventListener("page", (event) => {
     heard = Date.now();
@@ -101,7 +103,8 @@ function hold(on) {
 
 function tick() {
   const silent = Math.round((Date.now() - heard) / 1000);
-  if (held) say("held", "held");
+  if (document.body.dataset.still !== undefined) say("held", "still");
+  else if (held) say("held", "held");
   else if (silent > 4) say("off", "last heard " + silent + " s ago");
   else say("on", "live");
 }
@@ -111,7 +114,7 @@ follow();
 setInterval(tick, 1000);
 document.addEventListener("visibilitychange", () => {
   // Nobody looks at a hidden page, so it costs the node nothing.
-  if (document.hidden) stream.close();
+  if (document.hidden) { if (stream) stream.close(); }
   else follow();
 });
 
@@ -126,6 +129,7 @@ async function go(address, push) {
     if (push) history.pushState(null, "", answer.redirected ? answer.url : address);
     document.title = page.title;
     document.body.dataset.path = page.body.dataset.path;
+    delete document.body.dataset.still;
     document.querySelector("header nav").replaceWith(page.querySelector("header nav"));
     hold(false);
     heard = Date.now();

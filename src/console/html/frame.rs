@@ -43,6 +43,8 @@ pub struct Frame {
     pub query: Query,
     /// What is odd: a node that is silent, or a view that is old.
     pub warnings: Vec<String>,
+    /// Whether the page stands still, since it says what came of a form.
+    pub still: bool,
 }
 
 impl Frame {
@@ -56,6 +58,7 @@ impl Frame {
             path: path.to_owned(),
             query: query.clone(),
             warnings: Vec::new(),
+            still: false,
         }
     }
 
@@ -83,9 +86,10 @@ pub fn page(frame: &Frame, title: &str, main: &Markup) -> Markup {
                 link rel="stylesheet" href="/style.css";
                 link rel="icon" href="/icon.svg" type="image/svg+xml";
                 script src="/script.js" defer {}
-                noscript { meta http-equiv="refresh" content="5"; }
+                // A form must not be emptied while somebody fills it in.
+                @if !frame.still && frame.path != "/act" { noscript { meta http-equiv="refresh" content="5"; } }
             }
-            body data-path=(frame.path) {
+            body data-path=(frame.path) data-still[frame.still] {
                 a.skip href="#main" { "Skip to the page" }
                 (bar(frame))
                 div #live { (inner(frame, main)) }
