@@ -157,6 +157,10 @@ pub const CIRCUIT_PACKET_BYTES: u32 = 1_436;
 /// A circuit's QUIC packet on networks with frames of 9,000 bytes, used where every candidate's probe has carried it.
 pub const CIRCUIT_PACKET_BYTES_JUMBO: u32 = 8_936;
 
+/// How often a circuit's driver may go on at once when it has more to send: quinn sends up to 20 datagrams a turn, and 44
+/// full ones fit the largest send.
+pub const DRIVER_TURNS: usize = 3;
+
 /// The tick of a circuit's failover while data is in flight: a tenth of the shortest silence that counts.
 pub const CIRCUIT_TICK: Span = Span::from_millis(5);
 

@@ -22,7 +22,7 @@ use postroad_cluster::{
     limits::ACCEPT_QUEUE_MAX,
     time::{Clock, Entropy},
 };
-use quinn::{AsyncUdpSocket, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn::{AsyncUdpSocket, EndpointConfig, ServerConfig, TransportConfig, VarInt};
 use tokio::sync::mpsc;
 
 pub use accept::{Accepted, Joiner};
@@ -31,6 +31,7 @@ pub use connect::{ConnectError, ConnectFailure, Expect};
 
 use crate::{
     connection::CloseCode,
+    runtime::DriverRuntime,
     tls::{Protocol, SharedIdentity, SharedTrust},
 };
 
@@ -115,7 +116,7 @@ impl Endpoint {
         reset::outlive_restarts(&mut config, &secret, &clock);
         let server = accept::server_config(&identity, &trust, &clock, &*entropy, &protocols, transport);
         let quinn =
-            quinn::Endpoint::new_with_abstract_socket(config, Some(server.clone()), socket, Arc::new(TokioRuntime))?;
+            quinn::Endpoint::new_with_abstract_socket(config, Some(server.clone()), socket, Arc::new(DriverRuntime))?;
         let (sender, accepted) = mpsc::channel(ACCEPT_QUEUE_MAX);
         let shared = Arc::new(Shared {
             quinn,

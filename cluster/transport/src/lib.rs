@@ -14,6 +14,7 @@ pub mod planted;
 pub mod proxy_header;
 pub mod refusal;
 pub mod ring;
+mod runtime;
 pub mod splice;
 pub mod switch;
 pub mod tls;

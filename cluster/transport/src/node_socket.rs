@@ -4,6 +4,7 @@
 //! Towards quinn it returns nothing but `Ok` and `WouldBlock`, since any other error ends quinn's driver silently.
 
 mod cell;
+pub(crate) mod held;
 mod receive;
 mod schedule;
 mod view;
@@ -82,6 +83,7 @@ struct Table {
 #[derive(Debug)]
 struct Common {
     socket: Arc<dyn UdpSocket>,
+    waiters: Arc<Waiters>,
     clock: Arc<dyn Clock>,
     ipv6: bool,
     schedule: Schedule,
@@ -130,10 +132,10 @@ impl Common {
     }
 
     /// Sends to a real address. Nothing but `WouldBlock` is an error.
-    fn send(&self, transmit: &Transmit<'_>, waiters: &Waiters) -> io::Result<()> {
+    fn send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let destination = for_family(transmit.destination, self.ipv6);
         let sent = self.put(&Transmit { destination, ..transmit.clone() });
-        waiters.note(&sent);
+        self.waiters.note(&sent);
         match sent {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
             Err(_) => {
@@ -154,7 +156,6 @@ impl Common {
 /// The outbound socket of a node.
 pub struct NodeSocket {
     common: Arc<Common>,
-    waiters: Arc<Waiters>,
     table: RwLock<Table>,
     receiver: Mutex<Receiver>,
     ticker: Mutex<Option<JoinHandle<()>>>,
@@ -182,6 +183,7 @@ impl NodeSocket {
         let common = Arc::new(Common {
             ipv6: socket.local_address().is_ok_and(|address| address.is_ipv6()),
             socket,
+            waiters: Arc::default(),
             clock,
             schedule: Schedule::default(),
             events,
@@ -196,7 +198,6 @@ impl NodeSocket {
         });
         let this = Arc::new(Self {
             common: Arc::clone(&common),
-            waiters: Arc::default(),
             table: RwLock::default(),
             receiver: Mutex::default(),
             ticker: Mutex::default(),
@@ -427,16 +428,16 @@ async fn tick(common: Arc<Common>, socket: Weak<NodeSocket>) {
 
 impl AsyncUdpSocket for NodeSocket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        Box::pin(Poller::new(Arc::clone(&self.common.socket), Arc::clone(&self.waiters)))
+        Box::pin(Poller::new(Arc::clone(&self.common.socket), Arc::clone(&self.common.waiters)))
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let Some(index) = circuit_index(transmit.destination) else {
-            return self.common.send(transmit, &self.waiters);
+            return self.common.send(transmit);
         };
         let cell = self.read().by_index.get(&index).cloned();
         match cell {
-            Some(cell) => cell.send(transmit, &self.waiters),
+            Some(cell) => cell.send(transmit),
             None => Ok(()),
         }
     }

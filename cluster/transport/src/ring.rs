@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 
 use postroad_cluster::{
-    limits::{RING_BYTES_MAX, RING_DATAGRAMS_MIN},
+    limits::{RING_BYTES_MAX, RING_DATAGRAMS_MIN, UDP_PAYLOAD_BYTES_MAX},
     time::{Moment, Span},
 };
-use quinn::udp::EcnCodepoint;
+use quinn::udp::{EcnCodepoint, Transmit};
 
 use crate::packet::HEADER_BYTES;
 
 /// Buffers kept for the next sends of a circuit: what one acknowledgement frees, some 500 KiB.
-const SPARE_BUFFERS_MAX: usize = 32;
+const SPARE_BUFFERS_MAX: usize = 8;
 
 /// Datagrams of one send, each with room for the header in front.
 #[derive(Debug)]
@@ -29,6 +29,38 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// What quinn sends, in `data`, which is empty.
+    #[must_use]
+    pub fn of(transmit: &Transmit<'_>, number: u64, at: Moment, data: Vec<u8>) -> Self {
+        let bytes = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
+        let mut entry = Self { data, stride: bytes + HEADER_BYTES, ecn: transmit.ecn, number, at };
+        entry.append(transmit, number);
+        entry
+    }
+
+    /// Whether `transmit` may go in the same send, of which only the last datagram may be shorter than the others.
+    #[must_use]
+    pub fn takes(&self, transmit: &Transmit<'_>, segments_max: usize) -> bool {
+        let bytes = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
+        let more = transmit.contents.len().div_ceil(bytes);
+        let fits = bytes + HEADER_BYTES == self.stride || (more == 1 && bytes + HEADER_BYTES < self.stride);
+        fits && self.ecn == transmit.ecn
+            && self.data.len().is_multiple_of(self.stride)
+            && self.datagrams() + more <= segments_max
+            && self.data.len() + transmit.contents.len() + more * HEADER_BYTES <= UDP_PAYLOAD_BYTES_MAX
+    }
+
+    /// Adds what quinn sends, each datagram behind room for its header.
+    pub fn append(&mut self, transmit: &Transmit<'_>, number: u64) {
+        let bytes = self.stride - HEADER_BYTES;
+        self.data.reserve(transmit.contents.len() + transmit.contents.len().div_ceil(bytes) * HEADER_BYTES);
+        for packet in transmit.contents.chunks(bytes) {
+            self.data.extend_from_slice(&[0; HEADER_BYTES]);
+            self.data.extend_from_slice(packet);
+        }
+        self.number = number;
+    }
+
     /// How many datagrams it holds.
     #[must_use]
     pub fn datagrams(&self) -> usize {

@@ -79,19 +79,16 @@ impl Stream {
 
     pub(crate) async fn write_request(&mut self, message: &[u8], wait: Span) -> Result<(), FrameError> {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
-        let mut head = length(message).to_vec();
-        head.extend_from_slice(&wait_ms.to_be_bytes());
-        self.send.write_all(&head).await?;
-        self.write_rest(message).await
+        self.write([&length(message)[..], &wait_ms.to_be_bytes(), message].concat()).await
     }
 
     pub(crate) async fn write_answer(&mut self, message: &[u8]) -> Result<(), FrameError> {
-        self.send.write_all(&length(message)).await?;
-        self.write_rest(message).await
+        self.write([&length(message)[..], message].concat()).await
     }
 
-    async fn write_rest(&mut self, message: &[u8]) -> Result<(), FrameError> {
-        self.send.write_all(message).await?;
+    /// Writes all that this end says, in one piece: each write wakes the connection, which may send it by itself.
+    async fn write(&mut self, all: Vec<u8>) -> Result<(), FrameError> {
+        self.send.write_chunk(all.into()).await?;
         self.send.finish().map_err(|_| FrameError::Short)
     }
 

@@ -17,12 +17,13 @@ use postroad_cluster::{
     },
 };
 use postroad_trust::{Anchors, Fingerprint, JoinSecret, PublicKey};
-use quinn::{AsyncUdpSocket, ClientConfig, TokioRuntime, VarInt};
+use quinn::{AsyncUdpSocket, ClientConfig, VarInt};
 
 use super::{JoinError, Joined, PROOF_LABEL, SeedFailure};
 use crate::{
     connection::{Closed, exporter, frame},
     endpoint::{endpoint_config, first_ids, transport},
+    runtime::DriverRuntime,
     tls::{self, JoinVerifier, Protocol, SERVER_NAME, Seen, Slot},
 };
 
@@ -64,7 +65,7 @@ pub async fn join(options: JoinOptions) -> Result<Joined, JoinError> {
     options.entropy.fill(&mut secret);
     let config = endpoint_config(&*options.entropy, &secret);
     let socket = Arc::clone(&options.socket);
-    let quinn = quinn::Endpoint::new_with_abstract_socket(config, None, socket, Arc::new(TokioRuntime))
+    let quinn = quinn::Endpoint::new_with_abstract_socket(config, None, socket, Arc::new(DriverRuntime))
         .map_err(|error| JoinError::Socket(error.to_string()))?;
     let mut attempts = Vec::new();
     for seed in options.seeds.iter().copied().take(JOIN_SEEDS_MAX) {

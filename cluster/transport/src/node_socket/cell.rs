@@ -21,12 +21,10 @@ use postroad_cluster::{
 use quinn::udp::Transmit;
 
 use self::path::Inner;
-use super::{ChannelSpec, CircuitError, CircuitKey, CircuitSpec, CircuitStatus, Common, view::CircuitCounters};
+use super::{ChannelSpec, CircuitError, CircuitKey, CircuitSpec, CircuitStatus, Common, held, view::CircuitCounters};
 use crate::{
     controller::Meter,
     packet::{HEADER_BYTES, Header, PROBE_BODY_BYTES, PacketType, PathKey},
-    ring::Entry,
-    writable::Waiters,
 };
 
 /// The relay number of a path without a relay.
@@ -256,29 +254,36 @@ impl Cell {
         self.common.schedule.set(self.index, due, true);
     }
 
-    /// Sends what quinn built. Only a full socket is an error.
-    pub(super) fn send(&self, transmit: &Transmit<'_>, waiters: &Waiters) -> io::Result<()> {
-        let stride = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
+    /// Sends what quinn built, or keeps it until the driver that built it has done. Only a full socket is an error.
+    pub(super) fn send(self: &Arc<Self>, transmit: &Transmit<'_>) -> io::Result<()> {
         let now = self.common.clock.now();
         let mut inner = self.lock();
-        let mut data = inner.ring.buffer();
-        data.reserve(transmit.contents.len() + transmit.contents.len().div_ceil(stride) * HEADER_BYTES);
-        for packet in transmit.contents.chunks(stride) {
-            data.extend_from_slice(&[0; HEADER_BYTES]);
-            data.extend_from_slice(packet);
-        }
         let number = self.meter.last_sent();
-        let entry = Entry { data, stride: stride + HEADER_BYTES, ecn: transmit.ecn, number, at: now };
-        let sent = inner.send(now, entry, waiters);
-        let due = if inner.ring.has_pending() { Some(inner.next_due(now)) } else { None };
+        let sent = inner.send(now, transmit, number, held::may_hold(self));
+        let due = inner.ring.has_pending().then(|| inner.next_due(now));
         drop(inner);
-        if let Some(due) = due {
-            self.common.schedule.set(self.index, due, true);
-        }
+        self.tick_at(due);
         if !self.ticking.swap(true, Ordering::AcqRel) {
             self.common.schedule.set(self.index, now.after(CIRCUIT_TICK), true);
         }
         sent
+    }
+
+    /// Sends what was kept.
+    pub(super) fn flush(&self) {
+        let now = self.common.clock.now();
+        let mut inner = self.lock();
+        // A full socket is tried again by the tick.
+        let _ = inner.flush(now);
+        let due = inner.waits().then(|| inner.next_due(now));
+        drop(inner);
+        self.tick_at(due);
+    }
+
+    fn tick_at(&self, due: Option<Moment>) {
+        if let Some(due) = due {
+            self.common.schedule.set(self.index, due, true);
+        }
     }
 
     /// Counts received data. Cheap, since it is asked once per run of packets.

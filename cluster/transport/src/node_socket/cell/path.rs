@@ -1,6 +1,6 @@
 //! What a circuit does under its lock: effects of its behavior, headers, the ring's pump, probes and claims.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use postroad_cluster::{
     circuit::{Circuit, Effect, Event, MoveReason, Path, Take},
@@ -16,7 +16,6 @@ use crate::{
     node_socket::CircuitEvent,
     packet::{FLAG_AFTER_SILENCE, HEADER_BYTES, Header, PROBE_BODY_BYTES, PacketType, expand_generation},
     ring::{Entry, Ring},
-    writable::Waiters,
 };
 
 /// The pump's beat while something waits to be sent.
@@ -51,6 +50,8 @@ pub(super) struct Inner {
     pub(super) channels: Wires,
     pub(super) key: Option<PathKey>,
     pub(super) ring: Ring,
+    /// What waits for more while a driver runs.
+    held: Option<Entry>,
     pub(super) counters: CircuitCounters,
     pub(super) reason: Option<MoveReason>,
     pub(super) choice: String,
@@ -77,6 +78,7 @@ impl Inner {
             channels: Wires::new(),
             key: None,
             ring: Ring::default(),
+            held: None,
             counters: CircuitCounters::default(),
             reason: None,
             choice: String::new(),
@@ -108,12 +110,13 @@ impl Inner {
     }
 
     pub(super) fn next_due(&self, now: Moment) -> Moment {
-        let pump =
-            if self.ring.has_pending() && self.main.is_some() { now.after(PUMP).max(self.hold) } else { Moment::NEVER };
+        let pump = if self.waits() && self.main.is_some() { now.after(PUMP).max(self.hold) } else { Moment::NEVER };
         self.circuit.next_due(now).min(pump)
     }
 
     pub(super) fn handle(&mut self, now: Moment, event: Event) {
+        // By the path that quinn sent it on. With a full socket it stays, unless the event moves the circuit.
+        let _ = self.flush(now);
         let mut effects = std::mem::take(&mut self.effects);
         self.circuit.on(now, event, &mut effects);
         // Headers first: an effect may send.
@@ -165,6 +168,7 @@ impl Inner {
     }
 
     fn take(&mut self, now: Moment, take: Take) {
+        self.line_up();
         let Take { from, path, reason, hold } = take;
         self.reason = Some(reason);
         self.choice = self.circuit.choice(now);
@@ -180,8 +184,16 @@ impl Inner {
         }
     }
 
+    /// What a full socket did not take waits in its turn: quinn has been told that it is on its way.
+    fn line_up(&mut self) {
+        if let Some(entry) = self.held.take() {
+            self.keep(entry, true);
+        }
+    }
+
     /// Makes the ring go again, and begins at once.
     fn resend(&mut self, now: Moment) -> usize {
+        self.line_up();
         let replayed = self.ring.rewind(self.meter.largest_acknowledged());
         self.counters.replayed += replayed as u64;
         self.pumped = Moment::ZERO;
@@ -212,11 +224,47 @@ impl Inner {
         }
     }
 
-    /// Sends new datagrams, or lets them wait behind those that go again.
-    pub(super) fn send(&mut self, now: Moment, mut entry: Entry, waiters: &Waiters) -> std::io::Result<()> {
-        let datagrams = entry.datagrams();
+    /// Sends new datagrams; with `hold` they may wait for more, until [`Inner::flush`]. Only a full socket is an error.
+    pub(super) fn send(&mut self, now: Moment, transmit: &Transmit<'_>, number: u64, hold: bool) -> io::Result<()> {
+        if let Some(held) = &mut self.held {
+            if held.takes(transmit, self.common.socket.send_segments_max()) {
+                held.append(transmit, number);
+                return Ok(());
+            }
+            self.flush(now)?;
+        }
+        self.held = Some(Entry::of(transmit, number, now, self.ring.buffer()));
+        if hold {
+            return Ok(());
+        }
+        self.flush(now).inspect_err(|_| self.withdraw())
+    }
+
+    /// Forgets what is held, since quinn is told that it was not sent.
+    fn withdraw(&mut self) {
+        if let Some(entry) = self.held.take() {
+            self.ring.give_back(entry.data);
+        }
+    }
+
+    /// Sends what is held. Only a full socket is an error; then it is held on.
+    pub(super) fn flush(&mut self, now: Moment) -> io::Result<()> {
+        let Some(entry) = self.held.take() else { return Ok(()) };
+        self.put(now, entry).map_err(|(entry, error)| {
+            self.held = Some(entry);
+            error
+        })
+    }
+
+    /// Whether something waits for the socket or for what goes again before it.
+    pub(super) fn waits(&self) -> bool {
+        self.held.is_some() || self.ring.has_pending()
+    }
+
+    /// Sends datagrams, or lets them wait behind those that go again. Only a full socket is an error.
+    fn put(&mut self, now: Moment, mut entry: Entry) -> Result<(), (Entry, io::Error)> {
         let Some(main) = self.main else {
-            self.counters.dropped += datagrams as u64;
+            self.counters.dropped += entry.datagrams() as u64;
             self.ring.push(entry, false);
             return Ok(());
         };
@@ -226,19 +274,23 @@ impl Inner {
         #[cfg(not(feature = "planted"))]
         let waits = pending || self.hold > now;
         if !waits {
-            self.counters.overtaken += u64::from(pending) * datagrams as u64;
+            self.counters.overtaken += u64::from(pending) * entry.datagrams() as u64;
             entry.set_header(&main.header);
             let sent = transmit(&self.common, main.address, &entry);
-            waiters.note(&sent);
+            self.common.waiters.note(&sent);
             match sent {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    self.ring.give_back(entry.data);
-                    return Err(error);
-                }
-                Err(_) => self.counters.dropped += datagrams as u64,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err((entry, error)),
+                Err(_) => self.counters.dropped += entry.datagrams() as u64,
                 Ok(()) => {}
             }
         }
+        self.keep(entry, waits);
+        Ok(())
+    }
+
+    /// Counts datagrams as sent and puts them into the ring, a copy on its way over the second path.
+    fn keep(&mut self, mut entry: Entry, waits: bool) {
+        let datagrams = entry.datagrams();
         self.counters.sent += datagrams as u64;
         self.counters.sent_bytes += (entry.data.len() - datagrams * HEADER_BYTES) as u64;
         if let Some(double) = self.double {
@@ -248,7 +300,6 @@ impl Inner {
             }
         }
         self.counters.dropped += self.ring.push(entry, waits) as u64;
-        Ok(())
     }
 
     fn probe(&mut self, relay: NodeId, sequence: u64, bytes: u32) {
@@ -330,7 +381,7 @@ fn single(destination: SocketAddr, contents: &[u8]) -> Transmit<'_> {
     Transmit { destination, ecn: None, contents, segment_size: None, src_ip: None }
 }
 
-fn transmit(common: &Common, destination: SocketAddr, entry: &Entry) -> std::io::Result<()> {
+fn transmit(common: &Common, destination: SocketAddr, entry: &Entry) -> io::Result<()> {
     let segment_size = (entry.data.len() > entry.stride).then_some(entry.stride);
     let transmit = Transmit { destination, ecn: entry.ecn, contents: &entry.data, segment_size, src_ip: None };
     common.put(&transmit)
