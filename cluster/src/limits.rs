@@ -161,6 +161,9 @@ pub const CIRCUIT_PACKET_BYTES_JUMBO: u32 = 8_936;
 /// full ones fit the largest send.
 pub const DRIVER_TURNS: usize = 3;
 
+/// How long a removed circuit may still send: its connection's last word, which leaves when everybody else has run.
+pub const CIRCUIT_LINGER: Span = Span::from_millis(100);
+
 /// The tick of a circuit's failover while data is in flight: a tenth of the shortest silence that counts.
 pub const CIRCUIT_TICK: Span = Span::from_millis(5);
 

@@ -28,8 +28,8 @@ use postroad_cluster::{
     id::{Challenge, NodeId},
     limits::{
         CHALLENGE_ANSWERS_PER_SECOND, CIRCUIT_CHANNELS_MAX, CIRCUIT_EVENTS, CIRCUIT_IDLE_EXTRA, CIRCUIT_KEEPALIVE,
-        CIRCUIT_PACKET_BYTES, CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SEND_WINDOW_BYTES, CIRCUITS_MAX, FLOW_WINDOW_BYTES,
-        FLOWS_PER_CIRCUIT,
+        CIRCUIT_LINGER, CIRCUIT_PACKET_BYTES, CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SEND_WINDOW_BYTES, CIRCUITS_MAX,
+        FLOW_WINDOW_BYTES, FLOWS_PER_CIRCUIT,
     },
     time::{Clock, Moment, Span},
 };
@@ -240,15 +240,15 @@ impl NodeSocket {
         Ok(cell.address())
     }
 
-    /// Removes a circuit and its channels; false if there is none. Close its connection first.
+    /// Removes a circuit and its channels; false if there is none. Close its connection first: what it says last still
+    /// leaves, for as long as [`CIRCUIT_LINGER`].
     pub fn circuit_remove(&self, key: CircuitKey) -> bool {
         let mut table = self.write();
         let Some(cell) = table.by_key.remove(&key) else { return false };
-        table.by_index.remove(&cell.index());
         table.by_token.retain(|_, incoming| !Arc::ptr_eq(&incoming.cell, &cell));
         drop(table);
         cell.disconnect();
-        self.common.schedule.remove(cell.index());
+        cell.leave();
         true
     }
 
@@ -419,8 +419,10 @@ async fn tick(common: Arc<Common>, socket: Weak<NodeSocket>) {
         let Some(socket) = socket.upgrade() else { return };
         for index in due {
             let cell = socket.read().by_index.get(&index).cloned();
-            if let Some(cell) = cell {
-                cell.tick();
+            match cell {
+                Some(cell) if cell.has_left() => _ = socket.write().by_index.remove(&index),
+                Some(cell) => cell.tick(),
+                None => {}
             }
         }
     }

@@ -259,6 +259,37 @@ mod tests {
         assert_eq!(ring.newest(), Some(&[2; 7][..]));
     }
 
+    fn transmit(contents: &[u8], segment_size: Option<usize>) -> Transmit<'_> {
+        Transmit { destination: "192.0.2.1:1".parse().unwrap(), ecn: None, contents, segment_size, src_ip: None }
+    }
+
+    #[test]
+    fn datagrams_of_one_size_go_in_one_send_and_a_shorter_one_ends_it() {
+        let bytes = [5; 300];
+        let of = |count: usize| transmit(&bytes[..count], (count > 100).then_some(100));
+        let begun = || Entry::of(&of(200), 7, Moment::ZERO, Vec::new());
+        for (name, more, takes) in [
+            ("as long", of(200), true),
+            ("as long, and one shorter", of(250), true),
+            ("one shorter", of(60), true),
+            ("several shorter", transmit(&bytes[..100], Some(50)), false),
+            ("longer", transmit(&bytes[..150], None), false),
+            ("marked otherwise", Transmit { ecn: Some(EcnCodepoint::Ce), ..of(100) }, false),
+        ] {
+            assert_eq!(begun().takes(&more, 64), takes, "{name}");
+        }
+        let mut entry = begun();
+        assert!(!entry.takes(&of(100), 2), "the host takes two segments at once");
+        entry.append(&of(60), 8);
+        assert_eq!((entry.datagrams(), entry.data.len(), entry.number), (3, 260 + 3 * HEADER_BYTES, 8));
+        assert!(!entry.takes(&of(60), 64), "it ends with a shorter one");
+        let mut full = begun();
+        while full.takes(&of(100), usize::MAX) {
+            full.append(&of(100), 9);
+        }
+        assert!(full.data.len() <= UDP_PAYLOAD_BYTES_MAX && full.data.len() + full.stride > UDP_PAYLOAD_BYTES_MAX);
+    }
+
     #[test]
     fn headers_go_before_every_datagram() {
         let mut entry = entry(1, 0, 3);

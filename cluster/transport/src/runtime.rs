@@ -24,7 +24,7 @@ use crate::node_socket::held;
 
 /// tokio for quinn, whose drivers give way once each time that they are woken.
 #[derive(Clone, Copy, Debug)]
-pub struct DriverRuntime;
+pub(crate) struct DriverRuntime;
 
 impl Runtime for DriverRuntime {
     fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
@@ -35,6 +35,7 @@ impl Runtime for DriverRuntime {
         tokio::spawn(Driver { future: driver, gave_way: false, alarm: Arc::default(), waker: None });
     }
 
+    #[allow(clippy::disallowed_types, reason = "quinn's trait names it; this node's sockets are ports and come ready")]
     fn wrap_udp_socket(&self, socket: std::net::UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         TokioRuntime.wrap_udp_socket(socket)
     }

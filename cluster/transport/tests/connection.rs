@@ -303,7 +303,8 @@ fn a_silent_host_is_dropped_and_a_quiet_one_kept() {
         let begin = tokio::time::Instant::now();
         pair.world.fabric.cut(pair.node.address);
         assert_eq!(pair.taken.closed().await.code, "SILENT");
-        assert!((2_400..=4_000).contains(&begin.elapsed().as_millis()), "{:?}", begin.elapsed());
+        // The timeout of 3.5 s begins anew with the first keepalive in vain, up to a second after the last word.
+        assert!((2_400..=4_500).contains(&begin.elapsed().as_millis()), "{:?}", begin.elapsed());
         assert_eq!(pair.dialled.closed().await.code, "SILENT");
     });
 }

@@ -15,7 +15,7 @@ use std::{
 use postroad_cluster::{
     circuit::{Circuit, Event, Figures, MoveReason},
     id::NodeId,
-    limits::{CIRCUIT_TICK, PATH_CHECKS_PER_SECOND, PROBE_ANSWERS_PER_SECOND, RING_AGE},
+    limits::{CIRCUIT_LINGER, CIRCUIT_TICK, PATH_CHECKS_PER_SECOND, PROBE_ANSWERS_PER_SECOND, RING_AGE},
     time::{Moment, Span},
 };
 use quinn::udp::Transmit;
@@ -107,6 +107,8 @@ pub(super) struct Cell {
     relay: AtomicU64,
     received: AtomicU64,
     received_bytes: AtomicU64,
+    /// When a removed circuit is gone for good.
+    leaves: AtomicU64,
     figures: Mutex<Option<Arc<dyn PathFigures>>>,
     inner: Mutex<Inner>,
 }
@@ -134,6 +136,7 @@ impl Cell {
             relay: AtomicU64::new(NO_RELAY),
             received: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
+            leaves: AtomicU64::new(Moment::NEVER.0),
             figures: Mutex::new(None),
         }
     }
@@ -144,10 +147,6 @@ impl Cell {
 
     pub(super) const fn key(&self) -> CircuitKey {
         self.spec.key
-    }
-
-    pub(super) const fn index(&self) -> u64 {
-        self.index
     }
 
     pub(super) const fn address(&self) -> SocketAddr {
@@ -193,6 +192,18 @@ impl Cell {
         // Dropped after the lock: it may be the last handle of the connection.
         let figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(figures);
+    }
+
+    /// The circuit is removed; its connection's driver may still have a last word.
+    pub(super) fn leave(&self) {
+        let at = self.common.clock.now().after(CIRCUIT_LINGER);
+        self.leaves.store(at.0, Ordering::Release);
+        self.common.schedule.set(self.index, at, true);
+    }
+
+    /// Whether the time for a last word is over.
+    pub(super) fn has_left(&self) -> bool {
+        self.common.clock.now() >= Moment(self.leaves.load(Ordering::Acquire))
     }
 
     pub(super) fn event(&self, event: Event) {
@@ -243,7 +254,7 @@ impl Cell {
         let age = round_trip.unwrap_or(Span::ZERO) * 4 + RING_AGE;
         inner.ring.prune(now, age, self.meter.largest_acknowledged());
         self.publish(&inner);
-        let mut due = inner.next_due(now);
+        let mut due = inner.next_due(now).min(Moment(self.leaves.load(Ordering::Acquire)));
         drop(inner);
         self.ticking.store(in_flight, Ordering::Release);
         // Something may have been sent since the figures were taken.

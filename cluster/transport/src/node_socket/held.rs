@@ -5,17 +5,28 @@ use std::{cell::RefCell, sync::Arc};
 
 use super::cell::Cell;
 
-thread_local! {
-    /// Outside while no driver runs on this thread; inside the circuit that has something to send.
-    static HOLDER: RefCell<Option<Option<Arc<Cell>>>> = const { RefCell::new(None) };
+/// Whose datagrams this thread keeps.
+#[derive(Default)]
+enum Holder {
+    /// No driver runs.
+    #[default]
+    None,
+    /// A driver runs and has sent nothing.
+    Driver,
+    /// The driver that runs has sent for this circuit.
+    Circuit(Arc<Cell>),
 }
 
-/// What was held is sent when this goes, also if the driver panics.
+thread_local! {
+    static HOLDER: RefCell<Holder> = const { RefCell::new(Holder::None) };
+}
+
+/// What was kept is sent when this goes, also if the driver panics.
 struct Sends;
 
 impl Drop for Sends {
     fn drop(&mut self) {
-        if let Some(cell) = HOLDER.take().flatten() {
+        if let Holder::Circuit(cell) = HOLDER.take() {
             cell.flush();
         }
     }
@@ -23,7 +34,7 @@ impl Drop for Sends {
 
 /// Runs a driver, and sends what it left behind.
 pub(crate) fn together<T>(run: impl FnOnce() -> T) -> T {
-    HOLDER.set(Some(None));
+    HOLDER.set(Holder::Driver);
     let _sends = Sends;
     run()
 }
@@ -32,7 +43,11 @@ pub(crate) fn together<T>(run: impl FnOnce() -> T) -> T {
 /// circuit; what another one sends meanwhile goes at once.
 pub(super) fn may_hold(cell: &Arc<Cell>) -> bool {
     HOLDER.with_borrow_mut(|holder| match holder {
-        None => false,
-        Some(held) => Arc::ptr_eq(held.get_or_insert_with(|| Arc::clone(cell)), cell),
+        Holder::None => false,
+        Holder::Driver => {
+            *holder = Holder::Circuit(Arc::clone(cell));
+            true
+        }
+        Holder::Circuit(known) => Arc::ptr_eq(known, cell),
     })
 }

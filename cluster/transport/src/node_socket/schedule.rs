@@ -51,13 +51,6 @@ impl Schedule {
         }
     }
 
-    pub(super) fn remove(&self, index: u64) {
-        let mut times = self.lock();
-        if let Some(old) = times.of.remove(&index) {
-            times.due.remove(&(old, index));
-        }
-    }
-
     /// Sleeps until the first tick is due.
     pub(super) async fn wait(&self, clock: &dyn Clock) {
         loop {
