@@ -28,8 +28,8 @@ use postroad_cluster::{
     id::{Challenge, NodeId},
     limits::{
         CHALLENGE_ANSWERS_PER_SECOND, CIRCUIT_CHANNELS_MAX, CIRCUIT_EVENTS, CIRCUIT_IDLE_EXTRA, CIRCUIT_KEEPALIVE,
-        CIRCUIT_LINGER, CIRCUIT_PACKET_BYTES, CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SEND_WINDOW_BYTES, CIRCUITS_MAX,
-        FLOW_WINDOW_BYTES, FLOWS_PER_CIRCUIT,
+        CIRCUIT_PACKET_BYTES, CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SEND_WINDOW_BYTES, CIRCUITS_MAX, FLOW_WINDOW_BYTES,
+        FLOWS_PER_CIRCUIT,
     },
     time::{Clock, Moment, Span},
 };
@@ -241,7 +241,8 @@ impl NodeSocket {
     }
 
     /// Removes a circuit and its channels; false if there is none. Close its connection first: what it says last still
-    /// leaves, for as long as [`CIRCUIT_LINGER`].
+    /// leaves, for as long as
+    /// [`postroad_cluster::limits::CIRCUIT_LINGER`].
     pub fn circuit_remove(&self, key: CircuitKey) -> bool {
         let mut table = self.write();
         let Some(cell) = table.by_key.remove(&key) else { return false };
@@ -255,7 +256,7 @@ impl NodeSocket {
     /// The circuit of an address that quinn reports as a remote one.
     pub fn circuit_of(&self, address: SocketAddr) -> Option<CircuitKey> {
         let index = circuit_index(address)?;
-        self.read().by_index.get(&index).map(|cell| cell.key())
+        self.read().by_index.get(&index).filter(|cell| !cell.is_leaving()).map(|cell| cell.key())
     }
 
     /// What quinn needs to know for the connection of a circuit: its packet size, windows, limits and controller. A

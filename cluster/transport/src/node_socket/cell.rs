@@ -201,6 +201,11 @@ impl Cell {
         self.common.schedule.set(self.index, at, true);
     }
 
+    /// Whether the circuit is removed.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaves.load(Ordering::Acquire) != Moment::NEVER.0
+    }
+
     /// Whether the time for a last word is over.
     pub(super) fn has_left(&self) -> bool {
         self.common.clock.now() >= Moment(self.leaves.load(Ordering::Acquire))
