@@ -216,6 +216,8 @@ impl Splice {
         let broken = |from: Side, to: Side| {
             move |broken: Broken| match broken {
                 Broken::Reading(kind) => SpliceEnd::Reset(from, kind),
+                // So does Linux tell a reset that comes after the end of file.
+                Broken::Writing(io::ErrorKind::BrokenPipe) => SpliceEnd::Reset(to, io::ErrorKind::ConnectionReset),
                 Broken::Writing(kind) => SpliceEnd::Reset(to, kind),
             }
         };
