@@ -11,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A process that is killed and reaped when it is dropped.
+/// How long a process may take to end when it is asked to.
+const END_WITHIN: Duration = Duration::from_secs(1);
+
+/// A process that is ended and reaped when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
@@ -56,6 +59,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        // Asked first: a master that is killed leaves its workers behind.
+        let _ =
+            rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM);
+        let until = Instant::now() + END_WITHIN;
+        while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
+            thread::sleep(Duration::from_millis(5));
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
