@@ -212,15 +212,15 @@ fn followed(fleet: &Fleet, console: &str) -> String {
     eventually("the link is followed to its listener", || {
         page = json(console, &format!("/trace/{trace}"));
         let steps = steps(&page);
-        wanted.iter().all(|(node, place, kind)| {
+        let came = wanted.iter().all(|(node, place, kind)| {
             steps.iter().any(|(of, at, what)| (of.as_str(), at.as_str(), what.as_str()) == (*node, *place, *kind))
-        })
+        });
+        // Each control node applies it, in its own time.
+        came && steps.iter().filter(|(_, _, what)| what.contains("apply link_add")).count() == 3
     });
     let steps = page["data"]["steps"].as_array().unwrap();
     let is = |value: &Value, text: &str| value.as_str().is_some_and(|value| value.contains(text));
     assert!(steps.iter().any(|step| step["place"] == "group" && is(&step["kind"], "propose link_add")), "{page}");
-    let applied = steps.iter().filter(|step| is(&step["kind"], "apply link_add")).count();
-    assert_eq!(applied, 3, "each control node applies it: {page}");
     assert!(steps.iter().any(|step| step["place"] == "node/leader"), "the leader's actor hears of it: {page}");
     // Steps name what led to them, and stand in the order of time.
     let listening = steps.iter().find(|step| step["kind"] == "listening").unwrap();
@@ -362,14 +362,21 @@ fn rebalanced(fleet: &Fleet) {
     });
     let done = fleet.run("control-2", &["relay", "rebalance"]);
     let moves = done["data"]["moves"].as_array().unwrap_or_else(|| panic!("{done}")).clone();
-    assert!(!moves.is_empty() && moves.iter().all(|next| next["done"] == true), "{done}");
-    let to = moves[0]["to"].as_str().unwrap().to_owned();
+    // What the leader has heard is some seconds old: a circuit that was surplus may have been closed since.
+    let warned = done["warnings"].as_array().unwrap();
+    let missed = moves.iter().filter(|next| next["done"] == false).count();
+    assert!(
+        warned.len() == missed && warned.iter().all(|it| it.as_str().unwrap().contains("CIRCUIT_UNKNOWN")),
+        "{done}"
+    );
+    let moved = moves.iter().find(|next| next["done"] == true && next["flows"] == 6);
+    let moved = moved.unwrap_or_else(|| panic!("{done}"));
     eventually("the circuit is where it was to go", || {
         let why = fleet.run("control-2", &["why"]);
         let placements = why["data"]["placements"].as_array().unwrap().clone();
         placements
             .iter()
-            .any(|it| it["node"] == moves[0]["node"] && it["peer"] == moves[0]["peer"] && it["relay"] == to.as_str())
+            .any(|it| it["node"] == moved["node"] && it["peer"] == moved["peer"] && it["relay"] == moved["to"])
     });
     echo(b"after");
     eventually("there is nothing left to move", || planned(fleet).is_empty());
