@@ -40,7 +40,14 @@ use axum::{
     http::{StatusCode, header},
     response::Response,
 };
-use postroad_actors::{fabric::Fabric, root::NodeHandle, service, service::Service, status::Sightings, trace::Step};
+use postroad_actors::{
+    fabric::Fabric,
+    root::NodeHandle,
+    service,
+    service::Service,
+    status::{ROWS_SECONDS, Sightings},
+    trace::Step,
+};
 use postroad_cluster::{
     command::{Action, Outcome, Refusal},
     id::{Name, NodeId},
@@ -355,7 +362,7 @@ impl Pages {
 
     /// The figures of this node.
     pub(crate) async fn figures(&self) -> (Vitals, Rows) {
-        (self.0.vitals().await, self.0.rows(20))
+        (self.0.vitals().await, self.0.rows(ROWS_SECONDS))
     }
 }
 

@@ -88,7 +88,7 @@ pub fn run(path: &Path, log: Option<&PathBuf>) -> Result<(), Failure> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    let runtime = boot::runtime()?;
+    let runtime = boot::runtimes::of_balancer()?;
     let result = runtime.block_on(live(path, config));
     // What still runs is a resolver's lookup at most; nobody waits for its answer.
     runtime.shutdown_background();

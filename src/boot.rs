@@ -1,6 +1,7 @@
 //! Wires the ports to the real world and runs a node: start, serve the API, wait for a signal, stop in order.
 
 pub(crate) mod notify;
+pub(crate) mod runtimes;
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -13,8 +14,12 @@ use postroad_actors::{
 use postroad_cluster::id::Name;
 use postroad_store::{Databases, Put, StoreError, Table, Writing};
 use serde::{Deserialize, Serialize};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    runtime::Handle,
+    signal::unix::{Signal, SignalKind, signal},
+};
 
+use self::runtimes::Runtimes;
 use crate::{
     api::{self, Stop},
     balancer::role::Roles,
@@ -55,26 +60,32 @@ struct Left {
 }
 
 /// Opens the data directory and the host's clock, chance and network. It must be called within a tokio runtime.
+/// `carriage` is where packets are carried.
 ///
 /// # Errors
 /// When the directory is in use, exposed or broken, belongs to a node that has left, or the system refuses.
-pub fn open(config: &Config) -> Result<Opened, Failure> {
+pub fn open(config: &Config, carriage: &Handle) -> Result<Opened, Failure> {
     let directory = Arc::new(DataDirectory::open(&config.node.data)?);
     let databases = Databases::open(&*directory, Writing::Thread).map_err(stored)?;
     refuse_left(&databases, config)?;
+    // Flows have more timers than actors do.
+    let there = carriage.enter();
     let clock = BootClock::start()
         .map_err(|error| Failure::failed("NO_CLOCK", format!("the system gives no timer: {error}")))?;
+    drop(there);
     let ports = Ports {
         clock: Arc::new(clock),
         entropy: Arc::new(SystemEntropy),
         disk: directory,
         writing: Writing::Thread,
         network: Arc::new(SystemNetwork::default()),
+        carriage: carriage.clone(),
         boot_id: boot_id()?,
     };
     let settings = Settings {
         domain: config.domain.clone(),
         advertised: config.relay.advertised.clone(),
+        packet_bytes_max: config.fabric.packet_bytes_max,
         proxy_protocol_from: config.link.proxy_protocol_from.clone(),
         ..Settings::new(config.listen.relay, config.listen.outbound)
     };
@@ -165,22 +176,10 @@ pub fn mark_left(databases: &Databases) -> Result<(), Failure> {
 /// # Errors
 /// What kept it from starting, or why it ended by itself.
 pub fn run(config: &Config) -> Result<(), Failure> {
-    let runtime = runtime()?;
-    let result = runtime.block_on(async {
-        let opened = open(config)?;
+    Runtimes::start()?.run(|carriage| async move {
+        let opened = open(config, &carriage)?;
         live(config, opened).await
-    });
-    // What still runs is a resolver's lookup at most; nobody waits for its answer.
-    runtime.shutdown_background();
-    result
-}
-
-/// A node's runtime: a thread for each core, at least two, so that a long turn does not hold up packets.
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get).max(2);
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads(threads).enable_all().build();
-    runtime.map_err(|error| Failure::failed("NO_RUNTIME", format!("could not start the node's runtime: {error}")))
+    })
 }
 
 /// Lets this process open as many files as the system allows it: every flow is a socket, and the usual bound of 1,024 is

@@ -42,6 +42,8 @@ pub struct Config {
     pub domain: FailureDomain,
     /// `[link]`
     pub link: Link,
+    /// `[fabric]`
+    pub fabric: Fabric,
     /// `[log]`
     pub log: Log,
     /// `[api]`
@@ -84,6 +86,13 @@ pub struct Link {
     pub flow_wait: Duration,
     /// Whose connections to links begin with a PROXY header.
     pub proxy_protocol_from: TrustedSources,
+}
+
+/// Circuits to other nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fabric {
+    /// The largest packet that is sent, in bytes of QUIC: 1,200 to 8,936.
+    pub packet_bytes_max: u32,
 }
 
 /// The log.
@@ -413,6 +422,7 @@ fn config(settings: &[Setting]) -> Config {
             flow_wait: Duration::from_secs(number(settings, "link", "flow_wait_seconds")),
             proxy_protocol_from: sources(text(settings, "link", "proxy_protocol_from")),
         },
+        fabric: Fabric { packet_bytes_max: number(settings, "fabric", "packet_bytes_max") as u32 },
         log: Log {
             format: if text(settings, "log", "format") == Some("json") { LogFormat::Json } else { LogFormat::Human },
             level: text(settings, "log", "level").expect(CHECKED).to_owned(),

@@ -12,6 +12,7 @@ pub mod drain;
 pub mod fleet;
 pub mod gauge;
 pub mod leash;
+pub mod member;
 pub mod observe;
 pub mod ports;
 pub mod report;
@@ -59,6 +60,8 @@ pub struct Options {
     pub deaths: u32,
     /// How many times the relay in use is drained.
     pub drains: u32,
+    /// How long a packet takes from one node to another and back, at least.
+    pub round_trip: Duration,
 }
 
 /// Runs the demonstration from its directory to its last word.
@@ -76,6 +79,9 @@ pub fn run(options: &Options, story: &Story) -> Result<Output, Failure> {
         let mut fleet = Fleet::make(options.keep)?;
         if options.act {
             fleet.let_consoles_act()?;
+        }
+        if !options.round_trip.is_zero() {
+            fleet.delay(options.round_trip)?;
         }
         let outcome = until_signal(&mut fleet, options, story).await;
         fleet.stop().await;
@@ -187,7 +193,7 @@ fn seconds(span: Duration) -> String {
 
 /// Where everything is, for scripts.
 fn place(fleet: &Fleet, options: &Options) -> Value {
-    let node = |member: &fleet::Member| {
+    let node = |member: &member::Member| {
         json!({
             "name": member.name,
             "role": member.role.word(),

@@ -1,5 +1,6 @@
 //! The real network: UDP with segmentation offload, TCP for the two ends of a flow, names from the system's resolver.
 
+pub(crate) mod delay;
 mod option;
 mod splice;
 mod tcp;

@@ -91,6 +91,14 @@ fn from_nothing_to_bytes_through_a_link() {
     let unknown = hosts.say(0, &format!("link add db --from web-2={listen} --to db-1=127.0.0.1:{target}"));
     assert!(unknown.failed(3, "NODE_UNKNOWN").contains("did you mean web-1"));
     hosts.say(0, &format!("link add db --from web-1={listen} --to db-1=127.0.0.1:{target}")).done();
+    // RP-10: over how many relays it is spread, within bounds, as the link itself says on any of its nodes.
+    assert_eq!(hosts.say(0, "link show db").done()["spread"], 2);
+    let beyond = hosts.say(0, "link set db --spread 9").failed(3, "SETTING_OUT_OF_BOUNDS");
+    assert!(beyond.contains("must be from 1 to 8"), "{beyond}");
+    let set = hosts.say(0, "link set db --spread 3").done();
+    assert_eq!((&set["before"], &set["link"]["spread"]), (&2.into(), &3.into()), "{set}");
+    assert_eq!(hosts.say(0, "link list").done()["links"][0]["spread"], 3);
+    hosts.until(1, "status", |status| status["links"][0]["spread"] == 3);
     let links = |status: &Value| status["links"][0]["listener"] == "open" && status["circuits"][0]["connected"] == true;
     let status = hosts.until(1, "status", links);
     assert_eq!(status["circuits"][0]["relay_name"], "ams-1", "{status:#}");
@@ -173,9 +181,8 @@ fn drains(hosts: &mut Hosts, listen: SocketAddr) {
         let channels = status["circuits"][0]["channels"].as_array().cloned().unwrap_or_default();
         channels.iter().filter(|channel| channel["candidate"] == true).count() == 2
     };
-    let status = hosts.until(1, "status", spare);
+    hosts.until(1, "status", spare);
     hosts.until(2, "status", spare);
-    let carrier = status["circuits"][0]["relay_name"].as_str().unwrap().to_owned();
     let mut open = TcpStream::connect(listen).unwrap();
     open.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut echoes = |text: &[u8]| {
@@ -185,12 +192,23 @@ fn drains(hosts: &mut Hosts, listen: SocketAddr) {
         assert_eq!(back, text);
     };
     echoes(b"before");
-    hosts.until(0, &format!("relay show {carrier}"), |shown| shown["relay"]["flows"] == 1);
+    let carriers = |status: &Value| {
+        let circuits = status["circuits"].as_array().cloned().unwrap_or_default();
+        let carries = circuits.into_iter().filter(|circuit| circuit["flows"] == 1);
+        carries.filter_map(|circuit| Some(circuit["relay_name"].as_str()?.to_owned())).collect::<Vec<_>>()
+    };
+    let carrier = carriers(&hosts.until(1, "status", |status| !carriers(status).is_empty())).remove(0);
+    // The end that dials tells of the circuit, which may be younger than its last report.
+    hosts.until(0, &format!("relay show {carrier}"), |shown| {
+        shown["carries"].as_array().is_some_and(|all| all.iter().any(|circuit| circuit["flows"] == 1))
+    });
     let drained = hosts.say(0, &format!("relay drain {carrier}")).done();
     assert_eq!((drained["over"].as_bool(), drained["flows_left"].as_u64()), (Some(true), Some(0)), "{drained:#}");
-    assert_eq!(drained["moved"][0]["flows"], 1, "{drained:#}");
+    // An empty circuit of the pair may have been there too.
+    let moved = drained["moved"].as_array().cloned().unwrap_or_default();
+    assert_eq!(moved.iter().filter_map(|circuit| circuit["flows"].as_u64()).sum::<u64>(), 1, "{drained:#}");
     echoes(b"after");
-    assert_ne!(hosts.say(1, "status").done()["circuits"][0]["relay_name"].as_str(), Some(&*carrier));
+    assert!(!carriers(&hosts.say(1, "status").done()).contains(&carrier));
     assert_eq!(hosts.say(0, "relay list").done()["draining"], 1);
     hosts.say(0, &format!("relay drain {carrier}")).done();
     assert_eq!(hosts.say(0, &format!("relay resume {carrier}")).done()["changed"], true);

@@ -11,6 +11,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
+    thread,
     time::Duration,
 };
 
@@ -220,6 +221,41 @@ async fn one_large_send_arrives_as_its_segments() {
     assert!(datagrams[..70].iter().enumerate().all(|(number, data)| *data == vec![number as u8; 1_200]));
     assert_eq!(datagrams[70], [70; 17]);
     assert!(from.send_segments_max() >= 1 && to.receive_segments_max() >= 1);
+}
+
+// Fewer datagrams than there was room for say that the socket is empty: it is not asked again before it wakes.
+#[tokio::test]
+async fn what_comes_after_a_socket_was_emptied_is_received() {
+    // So few that the smallest buffer holds all of them.
+    const DATAGRAMS: u32 = 250;
+    let to = SystemNetwork::default().udp_bind(LOOPBACK.parse().unwrap()).unwrap();
+    let destination = to.local_address().unwrap();
+    let sender = thread::spawn(move || {
+        let socket = std::net::UdpSocket::bind(LOOPBACK).unwrap();
+        for number in 0..DATAGRAMS {
+            socket.send_to(&number.to_be_bytes(), destination).unwrap();
+            // Now the receiver sleeps before the next, and now it does not.
+            if number % 3 == 0 {
+                thread::sleep(Duration::from_micros(u64::from(number % 90)));
+            }
+        }
+    });
+    let mut numbers = Vec::new();
+    let (mut room, mut meta) = ([[0; 64]; 4], [RecvMeta::default(); 4]);
+    while numbers.len() < DATAGRAMS as usize {
+        let count = soon(poll_fn(|context| {
+            let mut buffers = room.each_mut().map(|buffer| IoSliceMut::new(buffer));
+            to.poll_receive(context, &mut buffers, &mut meta)
+        }));
+        let count = count.await.unwrap();
+        for (buffer, meta) in room.iter().zip(&meta).take(count) {
+            // The system may have put several into one buffer.
+            let datagrams = buffer[..meta.len].chunks(meta.stride.max(1));
+            numbers.extend(datagrams.map(|datagram| u32::from_be_bytes(datagram.try_into().unwrap())));
+        }
+    }
+    sender.join().unwrap();
+    assert_eq!(numbers, (0..DATAGRAMS).collect::<Vec<_>>());
 }
 
 #[tokio::test]

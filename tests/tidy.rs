@@ -7,9 +7,7 @@ mod source;
 
 use std::{fmt, path::Path};
 
-use rules::{
-    BANS, EXCEPTIONS, IMPORTS, Import, LEFT_OVER, LINES_MAX, LISTS, MANIFEST_EXCEPTIONS, REQUIREMENTS, RULE_FILES,
-};
+use rules::{BANS, EXCEPTIONS, IMPORTS, Import, LEFT_OVER, LINES_MAX, MANIFEST_EXCEPTIONS, REQUIREMENTS, RULE_FILES};
 use source::{Source, in_word};
 
 /// One breach of a rule.
@@ -137,7 +135,7 @@ fn shape(source: &Source) -> Vec<Breach> {
         found.push(breach(source, 1, "a mod.rs", why, "name it after its noun, beside its directory"));
     }
     let length = source.lines.iter().filter(|line| !line.test).count();
-    if length > LINES_MAX && !begins(&source.path, LISTS) {
+    if length > LINES_MAX {
         let what = format!("{length} lines, at most {LINES_MAX} without tests");
         found.push(breach(source, 1, what, "two things live in it", "split it: foo.rs beside foo/"));
     }

@@ -201,12 +201,11 @@ fn balancers(fabric: &Fabric) -> BTreeMap<Name, BalancerReport> {
 
 /// What each relay carries for this node, and the circuits that this node dials, one by one.
 fn carried(fabric: &Fabric) -> (BTreeMap<NodeId, Load>, Vec<CircuitReport>) {
-    let flows = fabric.flows.by_peer();
+    let flows = fabric.flows.by_circuit();
     let (mut loads, mut circuits) = (BTreeMap::<NodeId, Load>::new(), Vec::new());
     for key in fabric.socket.circuits() {
         let Ok(status) = fabric.socket.status(key) else { continue };
-        let used = fabric.circuit(key.peer).is_some_and(|(used, _)| used == key);
-        let flows = if used { flows.get(&key.peer).copied().unwrap_or_default() } else { 0 };
+        let flows = flows.get(&key).copied().unwrap_or_default();
         if let Some(relay) = status.relay.filter(|_| status.connected) {
             let load = loads.entry(relay).or_default();
             load.circuits += 1;

@@ -1,5 +1,8 @@
 //! What the actors of one node share: its endpoints, its open connections, its circuits, and the snapshot it works by.
 
+pub mod circuits;
+pub mod figures;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -25,18 +28,19 @@ use postroad_transport::{
     connection::{CloseCode, Connection},
     endpoint::Endpoint,
     network::Network,
-    node_socket::{CircuitKey, NodeSocket},
+    node_socket::NodeSocket,
     tls::{SharedIdentity, SharedTrust},
 };
 use postroad_trust::{Anchors, TrustError, verify_revocations};
-use tokio::sync::Notify;
+use tokio::{runtime::Handle, sync::Notify};
 
+use self::{circuits::Circuits, figures::StallCounts};
 use crate::{
     balancer::role::Balancers,
     directory::{Directory, lock},
     flow::Flows,
     identity::Kept,
-    ports::{FlooredClock, Settings, sleep},
+    ports::{FlooredClock, Settings},
     service::Api,
     snapshot::Opened,
     trace::Steps,
@@ -60,6 +64,8 @@ pub struct Fabric {
     pub entropy: Arc<dyn Entropy>,
     /// Sockets.
     pub network: Arc<dyn Network>,
+    /// Where packets and flows are carried.
+    pub carriage: Handle,
     /// The node's own facts on disk.
     pub store: NodeStore,
     /// The node's settings.
@@ -78,8 +84,12 @@ pub struct Fabric {
     pub consensus: Option<Consensus>,
     /// The actors.
     pub directory: Directory,
+    /// Circuits that stand.
+    pub circuits: Circuits,
     /// Open flows.
     pub flows: Flows,
+    /// How long flows stood still when their circuits moved.
+    pub stalls: StallCounts,
     /// Relays' words for tunnels.
     pub vouchers: Vouchers,
     /// The database balancers that the cluster has this node run.
@@ -93,8 +103,6 @@ pub struct Fabric {
     connections: Connections,
     sessions: RwLock<BTreeMap<NodeId, Standing>>,
     controls: RwLock<BTreeMap<NodeId, Connection>>,
-    circuits: Mutex<BTreeMap<NodeId, (CircuitKey, Connection)>>,
-    circuits_changed: Notify,
     endpoints: RwLock<BTreeMap<LinkId, (Generation, SignedGrant)>>,
     served: Mutex<BTreeSet<u64>>,
     drains: RwLock<BTreeMap<NodeId, Word>>,
@@ -136,6 +144,7 @@ pub(crate) struct Parts {
     pub(crate) clock: Arc<FlooredClock>,
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) network: Arc<dyn Network>,
+    pub(crate) carriage: Handle,
     pub(crate) store: NodeStore,
     pub(crate) settings: Settings,
     pub(crate) boots: u32,
@@ -157,6 +166,7 @@ impl Fabric {
             clock: parts.clock,
             entropy: parts.entropy,
             network: parts.network,
+            carriage: parts.carriage,
             store: parts.store,
             balancers: Balancers::new(parts.settings.balancers.clone()),
             settings: parts.settings,
@@ -167,7 +177,9 @@ impl Fabric {
             outbound: parts.outbound,
             consensus: parts.consensus,
             directory: parts.directory,
+            circuits: Circuits::default(),
             flows: Flows::default(),
+            stalls: StallCounts::default(),
             vouchers: Vouchers::default(),
             steps: Steps::default(),
             opened: Mutex::default(),
@@ -176,8 +188,6 @@ impl Fabric {
             connections: Connections::default(),
             sessions: RwLock::default(),
             controls: RwLock::default(),
-            circuits: Mutex::default(),
-            circuits_changed: Notify::new(),
             endpoints: RwLock::default(),
             served: Mutex::default(),
             drains: RwLock::default(),
@@ -326,8 +336,8 @@ impl Fabric {
     /// The node stops: its circuits are closed, so that its peers know at once, and none is taken or dialled any more.
     pub(crate) fn close_circuits(&self) {
         self.stopping.store(true, Ordering::Relaxed);
-        for (_, connection) in lock(&self.circuits).values() {
-            connection.close(CloseCode::Stopping, STOPS);
+        for circuit in self.circuits.all() {
+            circuit.connection.close(CloseCode::Stopping, STOPS);
         }
     }
 
@@ -371,40 +381,6 @@ impl Fabric {
 
     pub(crate) fn control_down(&self, node: NodeId) {
         write(&self.controls).remove(&node);
-    }
-
-    pub(crate) fn circuit_up(&self, peer: NodeId, key: CircuitKey, connection: Connection) {
-        lock(&self.circuits).insert(peer, (key, connection));
-        self.circuits_changed.notify_waiters();
-    }
-
-    pub(crate) fn circuit_down(&self, peer: NodeId) {
-        lock(&self.circuits).remove(&peer);
-    }
-
-    /// The circuit to a peer.
-    pub fn circuit(&self, peer: NodeId) -> Option<(CircuitKey, Connection)> {
-        lock(&self.circuits).get(&peer).cloned()
-    }
-
-    /// The circuit to a peer, as soon as there is one, at most after `wait`.
-    pub async fn circuit_within(&self, peer: NodeId, wait: Span) -> Option<(CircuitKey, Connection)> {
-        let limit = sleep(&*self.clock, wait);
-        tokio::pin!(limit);
-        loop {
-            let changed = self.circuits_changed.notified();
-            tokio::pin!(changed);
-            // Armed before the look, so that a circuit that comes in between is not missed.
-            changed.as_mut().enable();
-            if let Some(found) = self.circuit(peer).filter(|(_, connection)| connection.close_reason().is_none()) {
-                return Some(found);
-            }
-            tokio::select! {
-                biased;
-                () = changed => {}
-                () = &mut limit => return None,
-            }
-        }
     }
 
     pub(crate) fn set_endpoints(&self, wanted: BTreeMap<LinkId, (Generation, SignedGrant)>) {

@@ -2,9 +2,17 @@
 //!
 //! - [`consumer`]: from an application's connection into a circuit
 //! - [`target`]: from a circuit to the target
+//! - `admission`: tunnels that relays admit ahead of need
+//! - `opening`: which circuit takes a flow, and that it is connected once at most
+//! - `closing`: how both ends of a circuit agree that it is empty
+//! - `stream`: both halves of a stream, and its first frame
 //! - [`trial`]: what the way between them carries, measured without the target
 
+mod admission;
+pub(crate) mod closing;
 pub mod consumer;
+mod opening;
+mod stream;
 pub mod target;
 pub mod trial;
 
@@ -18,19 +26,27 @@ use std::{
 };
 
 use postroad_cluster::{
+    command::code,
     id::{Generation, LinkId, NodeId, TunnelId},
     limits::FLOWS_MAX,
+    spread::Why,
 };
-use postroad_transport::flow::FlowCounters;
+use postroad_transport::{flow::FlowCounters, node_socket::CircuitKey};
 use tokio::sync::Notify;
 
-use crate::{directory::lock, fabric::Fabric};
+use crate::{
+    directory::lock,
+    fabric::{
+        Fabric,
+        figures::{End, RefusalCounts},
+    },
+};
 
 /// What is known of an open flow.
 #[derive(Clone, Debug)]
 pub struct FlowView {
-    /// Its tunnel.
-    pub tunnel: TunnelId,
+    /// Its tunnel; none at the consumer's end until a circuit serves it.
+    pub tunnel: Option<TunnelId>,
     /// Its link.
     pub link: LinkId,
     /// The generation of the route that it was admitted for.
@@ -39,6 +55,10 @@ pub struct FlowView {
     pub peer: NodeId,
     /// Whether this node is the consumer's end.
     pub consumer: bool,
+    /// The circuit that carries it; none until one serves it.
+    pub circuit: Option<CircuitKey>,
+    /// Why that one, at the consumer's end.
+    pub why: Option<Why>,
     /// What it has carried.
     pub counters: Arc<FlowCounters>,
 }
@@ -55,7 +75,8 @@ pub struct Flows {
     open: Mutex<BTreeMap<u64, Open>>,
     last: AtomicU64,
     ended: AtomicU64,
-    refused: AtomicU64,
+    /// Tunnels that were refused, here or by the other end.
+    pub refusals: RefusalCounts,
 }
 
 impl std::fmt::Debug for Flows {
@@ -72,6 +93,13 @@ pub struct Listed {
 }
 
 impl Listed {
+    /// A circuit serves the flow.
+    pub(crate) fn served(&self, tunnel: TunnelId, circuit: CircuitKey, why: Why) {
+        if let Some(open) = lock(&self.fabric.flows.open).get_mut(&self.number) {
+            open.view = FlowView { tunnel: Some(tunnel), circuit: Some(circuit), why: Some(why), ..open.view.clone() };
+        }
+    }
+
     /// Completes when the flow's route was revoked.
     pub async fn revoked(&self) {
         self.revoked.notified().await;
@@ -100,25 +128,16 @@ impl Flows {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Tunnels that were refused, here or by the other end.
-    pub fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn count_refusal(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// The open flows.
     pub fn views(&self) -> Vec<FlowView> {
         lock(&self.open).values().map(|open| open.view.clone()).collect()
     }
 
-    /// How many are open to each peer.
-    pub fn by_peer(&self) -> BTreeMap<NodeId, u64> {
+    /// How many are open on each circuit.
+    pub fn by_circuit(&self) -> BTreeMap<CircuitKey, u64> {
         let mut count = BTreeMap::new();
-        for flow in lock(&self.open).values() {
-            *count.entry(flow.view.peer).or_default() += 1;
+        for circuit in lock(&self.open).values().filter_map(|flow| flow.view.circuit) {
+            *count.entry(circuit).or_default() += 1;
         }
         count
     }
@@ -135,11 +154,13 @@ impl Flows {
         let number = flows.last.fetch_add(1, Ordering::Relaxed);
         let mut open = lock(&flows.open);
         if open.len() >= FLOWS_MAX {
+            flows.refusals.count(if view.consumer { End::Consumer } else { End::Target }, code::TOO_MANY);
             return false;
         }
         open.insert(number, Open { view, revoked: Arc::clone(&revoked), task: None });
         drop(open);
-        let handle = tokio::spawn(task(Listed { fabric: Arc::clone(fabric), number, revoked })).abort_handle();
+        let listed = Listed { fabric: Arc::clone(fabric), number, revoked };
+        let handle = fabric.carriage.spawn(task(listed)).abort_handle();
         // A task that has already ended left the list.
         if let Some(listed) = lock(&flows.open).get_mut(&number) {
             listed.task = Some(handle);

@@ -4,7 +4,11 @@
 mod slot;
 mod work;
 
-use std::{fmt, future::Future, sync::Arc};
+use std::{
+    fmt,
+    future::Future,
+    sync::{Arc, LazyLock},
+};
 
 use postroad_cluster::{
     behavior::{Behavior, ReplyId},
@@ -12,7 +16,7 @@ use postroad_cluster::{
     trace::TraceId,
 };
 use postroad_transport::trace::{self, Doing, carry};
-use tokio::sync::oneshot;
+use tokio::{runtime, sync::oneshot};
 
 pub(crate) use self::slot::{Ended, Message, Report, Slot};
 use crate::{
@@ -146,10 +150,13 @@ impl From<SendError> for AskError {
     }
 }
 
+/// Who sends from a thread that is no actor's.
+static OUTSIDE: LazyLock<Arc<str>> = LazyLock::new(|| "outside".into());
+
 /// Who sends an event from this thread, and what it is part of.
 fn envelope() -> Envelope {
     let Doing { trace, by } = trace::doing();
-    Envelope { sender: by.unwrap_or_else(|| "outside".into()), trace }
+    Envelope { sender: by.unwrap_or_else(|| OUTSIDE.clone()), trace }
 }
 
 /// A handle of an actor with the behavior `B` that replies with `R`. What an actor's performer is given is bound to the
@@ -229,14 +236,14 @@ impl<B: Behavior, R: Send + 'static> Handle<B, R> {
 
     /// Sends `event`, without waiting. A state is kept for an actor that is down; anything else is refused then.
     pub fn send(&self, event: B::Event) -> Result<(), SendError> {
-        self.slot.deliver(self.incarnation, event, envelope(), None)
+        self.slot.deliver(self.incarnation, event, (!self.slot.bare).then(envelope), None)
     }
 
     fn fire(&self, event: B::Event, fired: Option<Fired>) {
         // What the actor asked for itself comes back from itself. An actor that is gone by then needs no answer, and an
         // overflow has failed it already.
         let envelope = Envelope { sender: self.slot.path.clone(), trace: trace::current() };
-        let _ = self.slot.deliver(self.incarnation, event, envelope, fired);
+        let _ = self.slot.deliver(self.incarnation, event, Some(envelope), fired);
     }
 
     /// Sends the event that `event` makes of a reply id, and waits for the reply, at most for `within`. For callers
@@ -288,7 +295,7 @@ impl<B: Behavior, R: Send + 'static> Handle<B, R> {
         work: impl Future<Output = B::Event> + Send + 'static,
     ) -> Result<(), SendError> {
         let (me, limit) = (self.clone(), self.slot.clock.sleep_until(self.now().after(within)));
-        self.attend_traced(trace::current(), async move {
+        self.attend_traced(&runtime::Handle::current(), trace::current(), async move {
             let event = tokio::select! {
                 biased;
                 event = work => event,
@@ -301,28 +308,39 @@ impl<B: Behavior, R: Send + 'static> Handle<B, R> {
     /// Runs `work`, such as reading a stream of things, beside the actor for as long as its incarnation lives. If it
     /// panics, so does the actor. It is part of no trace; work that has an end is, by [`Handle::attend_briefly`].
     pub fn attend(&self, work: impl Future<Output = ()> + Send + 'static) -> Result<(), SendError> {
-        self.attend_traced(None, work)
+        self.attend_on(&runtime::Handle::current(), work)
+    }
+
+    /// The same on another runtime than the actor's.
+    pub(crate) fn attend_on(
+        &self,
+        runtime: &runtime::Handle,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), SendError> {
+        self.attend_traced(runtime, None, work)
     }
 
     /// Runs `work` that ends soon, such as telling somebody something, beside the actor. It is part of the trace of the
     /// present turn. Ends with the incarnation; if it panics, so does the actor.
     pub fn attend_briefly(&self, work: impl Future<Output = ()> + Send + 'static) -> Result<(), SendError> {
-        self.attend_traced(trace::current(), work)
+        self.attend_traced(&runtime::Handle::current(), trace::current(), work)
     }
 
     fn attend_traced(
         &self,
+        runtime: &runtime::Handle,
         trace: Option<TraceId>,
         work: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), SendError> {
         self.slot.check(self.incarnation)?;
         let me = self.clone();
         let doing = Doing { trace, by: Some(self.slot.path.clone()) };
-        self.slot.spawn(carry(doing, async move {
+        let watched = carry(doing, async move {
             if let Err(error) = work::catch(work).await {
                 me.fail(format!("a task of it failed: {error}"));
             }
-        }))
+        });
+        self.slot.spawn(runtime, watched)
     }
 
     /// The actor counts as started from now on; see [`Performer::says_when_ready`](crate::shell::Performer::says_when_ready).

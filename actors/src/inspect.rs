@@ -51,11 +51,11 @@ pub struct ActorView {
     pub depth: usize,
     /// The most that ever waited.
     pub depth_max: usize,
-    /// The wait that half of the last events stayed under, in microseconds, as a power of two.
+    /// The wait that half of the events of the last 20 s stayed under, in microseconds, as a power of two.
     pub wait_p50_us: u64,
-    /// The wait that 99 of 100 of the last events stayed under, in microseconds, as a power of two.
+    /// The wait that 99 of 100 of them stayed under, in microseconds, as a power of two.
     pub wait_p99_us: u64,
-    /// Events a second over the last 10 to 20 s.
+    /// Events a second over the last 20 s.
     pub events_per_second: f64,
     /// Events ever handled.
     pub handled: u64,
@@ -112,9 +112,9 @@ pub struct ActorRow {
     pub children: usize,
     /// Events that wait.
     pub depth: usize,
-    /// The wait that 99 of 100 of the last events stayed under, in microseconds.
+    /// The wait that 99 of 100 events stayed under over the window that was asked for, in microseconds.
     pub wait_p99_us: u64,
-    /// Turns a second over the window that was asked for.
+    /// Turns a second over that window.
     pub rate: f64,
     /// The share of that window that the turns took, from 0 to 1.
     pub busy_share: f64,
@@ -179,6 +179,9 @@ pub struct StateView {
     pub path: String,
     /// How old it is, in milliseconds.
     pub age_ms: u64,
+    /// The event that it is the state after; none if the incarnation had taken none.
+    #[serde(default)]
+    pub after: Option<u64>,
     /// The behavior's state.
     pub state: serde_json::Value,
     /// What the performer adds, or null.
@@ -278,7 +281,8 @@ mod tests {
     fn a_variant_is_named_without_what_it_holds() {
         assert_eq!(variant_name(&Status::Alive), "Alive");
         assert_eq!(variant_name(&Some(vec![1; 1_000])), "Some");
-        let view = StateView { path: "x".into(), age_ms: 1, state: serde_json::Value::Null, figures: 1.into() };
+        let view =
+            StateView { path: "x".into(), age_ms: 1, after: None, state: serde_json::Value::Null, figures: 1.into() };
         assert_eq!(variant_name(&view), "StateView");
     }
 

@@ -14,9 +14,14 @@ use postroad_cluster::{
     behavior::{Behavior, Event, Turn},
     limits::{JOURNAL_BYTES_MAX, JOURNAL_CHECKPOINT_EVERY, JOURNAL_ENTRIES_MAX},
     recording::{Recorded, Recording},
-    time::Span,
+    time::{Moment, Span, WallTime},
     trace::TraceId,
 };
+
+use crate::mailbox::Over;
+
+/// Bytes after which a checkpoint is due, so that the oldest events go and not all.
+const SEGMENT_BYTES: usize = JOURNAL_BYTES_MAX / (JOURNAL_ENTRIES_MAX / JOURNAL_CHECKPOINT_EVERY);
 
 /// What every entry costs beside its event and effects.
 const ENTRY_BYTES: usize = 64;
@@ -49,14 +54,30 @@ pub struct Arrival {
     pub waited: Span,
     /// What it is part of.
     pub trace: TraceId,
+    /// Whether both clocks were read for its turn at once, the wall's first. Else the turn's moment is where the one before
+    /// ended, some time before the wall's was read.
+    pub at_once: bool,
 }
 
 impl Arrival {
     /// Of an event that did not wait.
     #[cfg(test)]
-    pub(crate) const fn at_once(sender: Arc<str>) -> Self {
-        Self { sender, waited: Span::ZERO, trace: TraceId::drawn(0) }
+    pub(crate) const fn unwaited(sender: Arc<str>) -> Self {
+        Self { sender, waited: Span::ZERO, trace: TraceId::drawn(0), at_once: true }
     }
+}
+
+/// An entry as it is kept.
+#[derive(Debug)]
+struct Kept<B: Behavior> {
+    number: u64,
+    turn: Turn,
+    arrival: Arrival,
+    took: Option<Span>,
+    event: B::Event,
+    /// Where its effects end in those of its segment; they begin where the entry's before end.
+    effects_end: usize,
+    failure: Option<String>,
 }
 
 #[derive(Debug)]
@@ -65,8 +86,67 @@ struct Segment<B: Behavior> {
     base: Arc<B>,
     /// The number of the event before the first entry.
     after: u64,
-    entries: VecDeque<Entry<B>>,
+    /// Whether an incarnation begins with it, so that its base does not follow from what was before.
+    begins: bool,
+    entries: Vec<Kept<B>>,
+    /// The effects of all entries in one list: a list for each would be asked of the allocator with every message.
+    effects: Vec<B::Effect>,
     bytes: usize,
+}
+
+impl<B: Behavior> Segment<B> {
+    fn noted(&self, at: usize) -> Noted<'_, B> {
+        let begin = at.checked_sub(1).map_or(0, |before| self.entries[before].effects_end);
+        let kept = &self.entries[at];
+        Noted { kept, effects: &self.effects[begin..kept.effects_end] }
+    }
+
+    fn iter(&self) -> impl DoubleEndedIterator<Item = Noted<'_, B>> {
+        (0..self.entries.len()).map(|at| self.noted(at))
+    }
+}
+
+/// An entry where it is kept.
+pub(crate) struct Noted<'a, B: Behavior> {
+    kept: &'a Kept<B>,
+    effects: &'a [B::Effect],
+}
+
+impl<B: Behavior> Noted<'_, B> {
+    /// What both clocks said at once, if they were read so.
+    pub(crate) fn clocks(&self) -> Option<(Moment, WallTime)> {
+        self.kept.arrival.at_once.then_some((self.kept.turn.now, self.kept.turn.wall))
+    }
+
+    pub(crate) const fn trace(&self) -> TraceId {
+        self.kept.arrival.trace
+    }
+
+    /// A copy of it. `last` is the last turn that has ended: how long that took is written down with the next one.
+    pub(crate) fn entry(&self, last: Option<Over>) -> Entry<B> {
+        let Kept { number, turn, arrival, took, event, failure, .. } = self.kept;
+        let ended = last.filter(|last| last.number == *number && failure.is_none());
+        Entry {
+            number: *number,
+            turn: *turn,
+            arrival: arrival.clone(),
+            took: took.or(ended.map(|last| last.took)),
+            event: event.clone(),
+            effects: self.effects.to_vec(),
+            failure: failure.clone(),
+        }
+    }
+
+    fn recorded(&self) -> Recorded<B> {
+        Recorded {
+            number: self.kept.number,
+            turn: self.kept.turn,
+            sender: self.kept.arrival.sender.to_string(),
+            event: self.kept.event.clone(),
+            effects: self.effects.to_vec(),
+            failure: self.kept.failure.clone(),
+        }
+    }
 }
 
 /// Why the state after an event cannot be computed.
@@ -133,15 +213,21 @@ impl<B: Behavior> Default for Journal<B> {
 impl<B: Behavior> Journal<B> {
     /// An incarnation begins with `state`.
     pub(crate) fn begin(&mut self, state: Arc<B>) {
-        self.open(state);
+        self.open(state, true);
     }
 
-    fn open(&mut self, base: Arc<B>) {
+    fn open(&mut self, base: Arc<B>, begins: bool) {
         let after = self.number;
-        self.segments.push_back(Segment { base, after, entries: VecDeque::new(), bytes: 0 });
-        while self.segments.len() > JOURNAL_ENTRIES_MAX / JOURNAL_CHECKPOINT_EVERY {
-            self.segments.pop_front();
+        let (mut entries, mut effects) = (Vec::new(), Vec::new());
+        while self.segments.len() >= JOURNAL_ENTRIES_MAX / JOURNAL_CHECKPOINT_EVERY {
+            // The room of what is dropped serves what comes.
+            if let Some(oldest) = self.segments.pop_front() {
+                (entries, effects) = (oldest.entries, oldest.effects);
+                entries.clear();
+                effects.clear();
+            }
         }
+        self.segments.push_back(Segment { base, after, begins, entries, effects, bytes: 0 });
         self.drop_what_is_too_much();
     }
 
@@ -154,12 +240,16 @@ impl<B: Behavior> Journal<B> {
         effects: &[B::Effect],
         state: &B,
     ) -> Option<Arc<B>> {
-        self.push(turn, arrival, event, effects.to_vec(), None);
-        let full = self.segments.back().is_none_or(|segment| segment.entries.len() >= JOURNAL_CHECKPOINT_EVERY);
+        self.push(turn, arrival, event, effects, None);
+        // Large events get checkpoints more often: else all that is known of the past would be dropped at once.
+        let full = self
+            .segments
+            .back()
+            .is_none_or(|segment| segment.entries.len() >= JOURNAL_CHECKPOINT_EVERY || segment.bytes >= SEGMENT_BYTES);
         let crowded = self.drop_what_is_too_much();
         (full || crowded).then(|| {
             let checkpoint = Arc::new(state.clone());
-            self.open(checkpoint.clone());
+            self.open(checkpoint.clone(), false);
             checkpoint
         })
     }
@@ -173,32 +263,28 @@ impl<B: Behavior> Journal<B> {
         error: &str,
     ) -> Option<Arc<B>> {
         let before = self.replay(self.number).ok().map(Arc::new);
-        self.push(turn, arrival, event, Vec::new(), Some(error.to_owned()));
+        self.push(turn, arrival, event, &[], Some(error.to_owned()));
         before
     }
 
-    fn push(
-        &mut self,
-        turn: Turn,
-        arrival: Arrival,
-        event: B::Event,
-        effects: Vec<B::Effect>,
-        failure: Option<String>,
-    ) {
+    fn push(&mut self, turn: Turn, arrival: Arrival, event: B::Event, effects: &[B::Effect], failure: Option<String>) {
         self.number += 1;
         let number = self.number;
         if let Some(segment) = self.segments.back_mut() {
             segment.bytes += ENTRY_BYTES + size::bytes_of(&event) + size::bytes_of(&effects);
-            segment.entries.push_back(Entry { number, turn, arrival, took: None, event, effects, failure });
+            segment.effects.extend_from_slice(effects);
+            let effects_end = segment.effects.len();
+            segment.entries.push(Kept { number, turn, arrival, took: None, event, effects_end, failure });
         }
     }
 
-    /// The turn of the last event has ended.
-    pub(crate) fn finished(&mut self, took: Span) {
+    /// The turn of the last event has ended. It is told with the next event, so that both take the lock once.
+    pub(crate) fn finished(&mut self, over: Option<Over>) {
+        let Some(over) = over else { return };
         // A checkpoint may have opened a segment since.
-        let last = self.segments.iter_mut().rev().find_map(|segment| segment.entries.back_mut());
-        if let Some(entry) = last.filter(|entry| entry.number == self.number && entry.failure.is_none()) {
-            entry.took = Some(took);
+        let last = self.segments.iter_mut().rev().find_map(|segment| segment.entries.last_mut());
+        if let Some(entry) = last.filter(|entry| entry.number == over.number && entry.failure.is_none()) {
+            entry.took = Some(over.took);
         }
     }
 
@@ -225,8 +311,8 @@ impl<B: Behavior> Journal<B> {
     }
 
     /// The entries that are kept, oldest first.
-    pub fn entries(&self) -> impl DoubleEndedIterator<Item = &Entry<B>> {
-        self.segments.iter().flat_map(|segment| segment.entries.iter())
+    pub(crate) fn entries(&self) -> impl DoubleEndedIterator<Item = Noted<'_, B>> {
+        self.segments.iter().flat_map(Segment::iter)
     }
 
     /// The first event whose state can be computed again, and the last; nothing before the actor's first start.
@@ -238,16 +324,18 @@ impl<B: Behavior> Journal<B> {
     /// What led to the state after event `to`, from the checkpoint before it.
     pub fn recording(&self, to: u64) -> Result<Recording<B>, ReplayError> {
         // After the very last event the present incarnation's state is meant, even if it has taken no event yet.
+        // A checkpoint that no event has followed is no news of what led to it.
+        let starts = |segment: &&Segment<B>| segment.begins || !segment.entries.is_empty();
         let found = if to == self.number {
-            self.segments.back()
+            self.segments.iter().rev().find(starts).or_else(|| self.segments.back())
         } else {
             let inside = self.segments.iter().rev().find(|segment| segment.after < to);
             inside.or_else(|| self.segments.front().filter(|segment| segment.after == to))
         };
         let unknown = || ReplayError::Unknown { number: to, known: self.known() };
         let segment = found.filter(|_| to <= self.number).ok_or_else(unknown)?;
-        let entries = segment.entries.iter().take_while(|entry| entry.number <= to);
-        Ok(Recording { base: B::clone(&segment.base), turns: entries.map(Entry::recorded).collect() })
+        let entries = segment.iter().take_while(|noted| noted.kept.number <= to);
+        Ok(Recording { base: B::clone(&segment.base), turns: entries.map(|noted| noted.recorded()).collect() })
     }
 
     /// The state after event `to`, computed again from the checkpoint before it.
@@ -272,17 +360,6 @@ pub(crate) fn played<B: Behavior>(recording: &Recording<B>) -> Result<B, ReplayE
 }
 
 impl<B: Behavior> Entry<B> {
-    fn recorded(&self) -> Recorded<B> {
-        Recorded {
-            number: self.number,
-            turn: self.turn,
-            sender: self.arrival.sender.to_string(),
-            event: self.event.clone(),
-            effects: self.effects.clone(),
-            failure: self.failure.clone(),
-        }
-    }
-
     /// The kind of the event.
     pub fn kind(&self) -> &'static str {
         self.event.kind()
@@ -301,130 +378,4 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use postroad_cluster::behavior::Class;
-    use proptest::{collection::vec, proptest};
-    use serde::{Deserialize, Serialize};
-
-    use super::*;
-
-    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-    struct Sum {
-        total: u64,
-        chances: u64,
-    }
-
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    enum Add {
-        Number(u64),
-        Text(String),
-        Poison,
-    }
-
-    impl Event for Add {
-        fn kind(&self) -> &'static str {
-            "add"
-        }
-
-        fn class(&self) -> Class {
-            Class::Request
-        }
-    }
-
-    impl Behavior for Sum {
-        const NOUN: &'static str = "sum";
-        type Event = Add;
-        type Effect = u64;
-
-        fn on(&mut self, turn: Turn, event: Add, effects: &mut Vec<u64>) {
-            self.chances ^= turn.chance.rotate_left(7).wrapping_add(turn.now.0);
-            match event {
-                Add::Number(number) => self.total = self.total.wrapping_mul(31).wrapping_add(number),
-                Add::Text(text) => self.total += text.len() as u64,
-                Add::Poison => panic!("poison"),
-            }
-            effects.push(self.total);
-        }
-    }
-
-    struct Actor {
-        state: Sum,
-        journal: Journal<Sum>,
-        /// The state after each event, by number.
-        states: Vec<Sum>,
-    }
-
-    impl Actor {
-        fn new() -> Self {
-            let mut actor = Self { state: Sum::default(), journal: Journal::default(), states: vec![Sum::default()] };
-            actor.journal.begin(Arc::new(Sum::default()));
-            actor
-        }
-
-        fn take(&mut self, event: Add) {
-            let chance = self.journal.last().wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            let turn = Turn { chance, ..Turn::default() };
-            let mut effects = Vec::new();
-            self.state.on(turn, event.clone(), &mut effects);
-            self.journal.record(turn, Arrival::at_once("test".into()), event, &effects, &self.state);
-            self.states.push(self.state.clone());
-        }
-    }
-
-    #[test]
-    fn a_replay_ends_in_the_state_that_was() {
-        let mut actor = Actor::new();
-        for number in 0..1_000 {
-            actor.take(Add::Number(number));
-        }
-        let kept: Vec<u64> = actor.journal.entries().map(|entry| entry.number).collect();
-        assert!(kept.len() <= JOURNAL_ENTRIES_MAX && kept.len() > JOURNAL_ENTRIES_MAX - 2 * JOURNAL_CHECKPOINT_EVERY);
-        for number in &kept {
-            assert_eq!(actor.journal.replay(*number).unwrap(), actor.states[*number as usize]);
-        }
-        assert_eq!(actor.journal.replay(1_000).unwrap(), actor.state);
-        let error = actor.journal.replay(1).unwrap_err();
-        assert_eq!(error.code(), "JOURNAL_EVENT_UNKNOWN");
-        assert!(actor.journal.replay(1_001).is_err());
-    }
-
-    #[test]
-    fn an_actor_that_begins_anew_keeps_its_past() {
-        let mut actor = Actor::new();
-        actor.take(Add::Number(1));
-        actor.take(Add::Number(2));
-        let before = actor
-            .journal
-            .record_failure(Turn::default(), Arrival::at_once("test".into()), Add::Poison, "poison")
-            .unwrap();
-        assert_eq!(*before, actor.state);
-        actor.states.push(actor.state.clone());
-        actor.state = Sum { total: 100, chances: 0 };
-        actor.journal.begin(Arc::new(actor.state.clone()));
-        assert_eq!(actor.journal.replay(3).unwrap(), actor.state);
-        actor.take(Add::Number(4));
-        assert_eq!(actor.journal.replay(2).unwrap(), actor.states[2]);
-        assert_eq!(actor.journal.replay(3), Err(ReplayError::Failed { number: 3, error: "poison".to_owned() }));
-        assert_eq!(actor.journal.replay(4).unwrap(), actor.state);
-    }
-
-    proptest! {
-        /// Whatever the sizes of events are, the journal keeps its bounds and the last state can be replayed.
-        #[test]
-        fn bytes_are_bounded(lengths in vec(0_usize..20_000, 1..300)) {
-            let mut actor = Actor::new();
-            for length in lengths {
-                // Now and then an event that is larger than the whole journal may be.
-                let length = if length % 97 == 0 { JOURNAL_BYTES_MAX + length } else { length };
-                actor.take(Add::Text("x".repeat(length)));
-                assert!(actor.journal.bytes() <= JOURNAL_BYTES_MAX);
-                assert!(actor.journal.entries().count() <= JOURNAL_ENTRIES_MAX);
-                let last = actor.journal.last();
-                assert_eq!(&actor.journal.replay(last).unwrap(), &actor.state);
-            }
-            for entry in actor.journal.entries() {
-                assert_eq!(actor.journal.replay(entry.number).unwrap(), actor.states[entry.number as usize]);
-            }
-        }
-    }
-}
+mod tests;

@@ -72,6 +72,7 @@ fn agreed(state: &State, consensus: &Consensus) -> Event {
             .map(|(id, it)| (*id, it.ready))
             .collect(),
         strangers: state.controls().into_iter().filter(|(node, _)| !member(node)).collect(),
+        drains: state.nodes.iter().filter_map(|(id, it)| Some((*id, it.drain?))).collect(),
     }
 }
 
@@ -106,6 +107,7 @@ impl Performer<Leader> for LeaderPerformer {
             Effect::Propose { action, relay } => self.propose(*action, relay, me),
             Effect::AddLearner { node, address } => self.add_learner(node, address, me),
             Effect::LeaseAfter { after_ms } => after(me, after_ms, 0, Event::LeaseTimer),
+            Effect::CutAfter { relay, after_ms } => after(me, after_ms, relay.0, Event::CutTimer { relay }),
         }
     }
 

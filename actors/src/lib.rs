@@ -40,6 +40,7 @@ mod link;
 pub mod look;
 pub mod mailbox;
 mod node;
+mod packet_size;
 mod peer;
 pub mod ports;
 mod relay;

@@ -14,7 +14,7 @@ use crate::{
     fabric::Fabric,
     flow::consumer,
     handle::Handle,
-    session::{after, attend},
+    session::{after, attend_flows},
     shell::Performer,
 };
 
@@ -46,6 +46,8 @@ impl LinkPerformer {
     }
 
     fn listen(&mut self, address: String, me: &Me) {
+        // Accepted connections belong to where their listener does.
+        let _there = self.fabric.carriage.enter();
         let opened = address
             .parse::<SocketAddr>()
             .map_err(|error| error.to_string())
@@ -55,7 +57,7 @@ impl LinkPerformer {
                 tracing::info!(link = %self.link, address, "listening");
                 let end = Arc::new(Notify::new());
                 self.unlisten = Some(Arc::clone(&end));
-                attend(me, accept(Arc::clone(&self.fabric), self.link, listener, end));
+                attend_flows(me, &self.fabric, accept(Arc::clone(&self.fabric), self.link, listener, end));
                 Event::Listening { address }
             }
             Err(reason) => {

@@ -63,9 +63,32 @@ pub(crate) struct Envelope {
 #[derive(Debug)]
 pub(crate) struct Letter<E> {
     pub(crate) event: E,
-    pub(crate) envelope: Envelope,
+    /// Nothing where nobody counts.
+    pub(crate) envelope: Option<Envelope>,
+    /// When it came; of a state that replaced another, when the first of them did.
     pub(crate) since: Moment,
+    /// When the event itself came.
+    pub(crate) sent: Moment,
     pub(crate) fired: Option<Fired>,
+}
+
+/// An event that was taken.
+#[derive(Debug)]
+pub(crate) struct Taken<E> {
+    pub(crate) letter: Letter<E>,
+    /// When; nothing where nobody counts.
+    pub(crate) at: Option<Moment>,
+}
+
+/// A turn that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Over {
+    /// The number of its event.
+    pub(crate) number: u64,
+    /// When it ended.
+    pub(crate) at: Moment,
+    /// How long it took.
+    pub(crate) took: Span,
 }
 
 /// The events that wait for one actor, in the order of arrival, and what is counted about them.
@@ -138,6 +161,7 @@ impl<E: Event> Mailbox<E> {
             // The place and the wait are the older one's: a state that is renewed all the time is not starved.
             waiting.event = letter.event;
             waiting.envelope = letter.envelope;
+            waiting.sent = letter.sent;
             self.counters.replaced += 1;
             return Ok(());
         }
@@ -155,8 +179,9 @@ impl<E: Event> Mailbox<E> {
         self.counters.depth_max = self.counters.depth_max.max(self.letters.len());
     }
 
-    /// The next event. Until [`Mailbox::done`], the actor counts as busy with it.
-    pub(crate) fn take(&mut self, now: Moment) -> Option<Letter<E>> {
+    /// The next event. Until [`Mailbox::done`], the actor counts as busy with it. `now` gives the present moment, or an
+    /// earlier one that is not before the event was sent.
+    pub(crate) fn take(&mut self, now: impl FnOnce(Moment) -> Moment) -> Option<Taken<E>> {
         let letter = self.letters.pop_front()?;
         self.taken += 1;
         match letter.event.class() {
@@ -166,11 +191,13 @@ impl<E: Event> Mailbox<E> {
             Class::Request => self.requests -= 1,
             Class::Reserved => self.reserved -= 1,
         }
-        if self.counting {
-            self.counters.window(now).waits.add(now.since(letter.since));
-            self.begin(letter.event.kind(), letter.envelope.sender.clone(), now);
+        let at = self.counting.then(|| now(letter.sent));
+        if let (Some(now), Some(envelope)) = (at, &letter.envelope) {
+            self.counters.waits.add(now, now.since(letter.since));
+            let sender = envelope.sender.clone();
+            self.begin(letter.event.kind(), sender, now);
         }
-        Some(letter)
+        Some(Taken { letter, at })
     }
 
     /// The actor begins a turn with an event of that kind.
@@ -178,15 +205,18 @@ impl<E: Event> Mailbox<E> {
         self.counters.busy = Some(Busy { kind, sender, since });
     }
 
-    /// The turn has ended; how long it took.
-    pub(crate) fn done(&mut self, now: Moment) -> Span {
-        let Some(Busy { kind, since, .. }) = self.counters.busy.take() else { return Span::ZERO };
-        let took = now.since(since);
+    /// The turn has ended.
+    pub(crate) fn done(&mut self, over: Over) {
+        let Some(Busy { kind, .. }) = self.counters.busy.take() else { return };
         self.counters.handled += 1;
         self.counters.last_kind = Some(kind);
-        self.counters.window(now).handled += 1;
-        self.counters.pulse.add(now, took);
-        took
+        self.counters.last_turn = Some(over);
+        self.counters.pulse.add(over.at, over.took);
+    }
+
+    /// The last turn that has ended.
+    pub(crate) const fn last_turn(&self) -> Option<Over> {
+        self.counters.last_turn
     }
 
     /// The event that was taken counts for nothing: its timer was set anew or cancelled in the meantime.
@@ -210,17 +240,15 @@ impl<E: Event> Mailbox<E> {
         }
     }
 
-    /// The figures at `now`.
-    pub(crate) fn figures(&self, now: Moment) -> Figures {
+    /// The figures at `now`, with the waits of the last `seconds`.
+    pub(crate) fn figures(&self, now: Moment, seconds: usize) -> Figures {
         let counters = &self.counters;
-        let mut waits = counters.present.waits;
-        waits.merge(&counters.previous.waits);
+        let waits = counters.waits.over(now, seconds);
         Figures {
             depth: self.letters.len(),
             depth_max: counters.depth_max,
             wait_p50_us: waits.quantile_us(50),
             wait_p99_us: waits.quantile_us(99),
-            rate: counters.rate(now),
             handled: counters.handled,
             refused: counters.refused,
             replaced: counters.replaced,
@@ -232,6 +260,11 @@ impl<E: Event> Mailbox<E> {
     /// Turns a second and the busy share over the last `seconds`.
     pub(crate) fn load(&self, now: Moment, seconds: usize) -> (f64, f64) {
         self.counters.pulse.load(now, seconds)
+    }
+
+    /// Adds the turns of each of the last seconds, oldest first.
+    pub(crate) fn add_turns(&self, now: Moment, sums: &mut [u32]) {
+        self.counters.pulse.add_to(now, sums);
     }
 
     /// Turns of each of the last `seconds`, oldest first.
@@ -258,7 +291,6 @@ pub(crate) struct Figures {
     pub(crate) depth_max: usize,
     pub(crate) wait_p50_us: u64,
     pub(crate) wait_p99_us: u64,
-    pub(crate) rate: f64,
     pub(crate) handled: u64,
     pub(crate) refused: u64,
     pub(crate) replaced: u64,
@@ -266,8 +298,9 @@ pub(crate) struct Figures {
     pub(crate) busy: Option<Busy>,
 }
 
-/// Rates and waits are those of the present window and the one before, so that they speak of the last 10 to 20 s.
-const WINDOW: Span = Span::from_secs(10);
+/// Waits are counted in spans of so many seconds, the last [`SLICES`] of which are kept: a minute.
+const SLICE_SECONDS: u64 = 5;
+const SLICES: usize = 12;
 
 #[derive(Clone, Debug, Default)]
 struct Counters {
@@ -276,39 +309,47 @@ struct Counters {
     refused: u64,
     replaced: u64,
     last_kind: Option<&'static str>,
+    last_turn: Option<Over>,
     busy: Option<Busy>,
     pulse: Pulse,
-    present: Window,
-    previous: Window,
+    waits: Waits,
 }
 
+/// How long events waited in the last minute.
 #[derive(Clone, Copy, Debug, Default)]
-struct Window {
-    began: Moment,
-    handled: u64,
-    waits: Histogram,
+struct Waits {
+    /// The newest slice that was counted in, since the host's boot.
+    newest: u64,
+    slices: [Histogram; SLICES],
 }
 
-impl Counters {
-    /// The window that `now` lies in.
-    fn window(&mut self, now: Moment) -> &mut Window {
-        let age = now.since(self.present.began);
-        if age >= WINDOW {
-            let fresh = Window { began: now, ..Window::default() };
-            let last = std::mem::replace(&mut self.present, fresh);
-            self.previous = if age >= 2 * WINDOW { Window { began: now, ..Window::default() } } else { last };
+const fn slice(at: Moment) -> u64 {
+    at.0 / (SLICE_SECONDS * 1_000_000_000)
+}
+
+impl Waits {
+    fn add(&mut self, now: Moment, wait: Span) {
+        let now = slice(now);
+        if now > self.newest {
+            for gone in (self.newest + 1).max((now + 1).saturating_sub(SLICES as u64))..=now {
+                self.slices[(gone % SLICES as u64) as usize] = Histogram::default();
+            }
+            self.newest = now;
         }
-        &mut self.present
+        self.slices[(self.newest % SLICES as u64) as usize].add(wait);
     }
 
-    /// Events a second, over the present window and the one before.
-    fn rate(&self, now: Moment) -> f64 {
-        let age = now.since(self.present.began);
-        if age >= 2 * WINDOW {
-            return 0.0;
+    /// Those of the last `seconds`, and of up to a slice before them.
+    fn over(&self, now: Moment, seconds: usize) -> Histogram {
+        let now = slice(now);
+        let before = (seconds as u64).div_ceil(SLICE_SECONDS).min(SLICES as u64 - 1);
+        let mut waits = Histogram::default();
+        for at in now.saturating_sub(before)..=now.min(self.newest) {
+            if at + SLICES as u64 > self.newest {
+                waits.merge(&self.slices[(at % SLICES as u64) as usize]);
+            }
         }
-        let seconds = now.since(self.previous.began).max(Span::from_secs(1)).as_secs_f64();
-        (self.present.handled + self.previous.handled) as f64 / seconds
+        waits
     }
 }
 
@@ -345,147 +386,4 @@ impl Histogram {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::{collection::vec, proptest};
-    use serde::{Deserialize, Serialize};
-
-    use super::*;
-
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    enum Mail {
-        Load(u64, u32),
-        Ask(u32),
-        Timer(u32),
-    }
-
-    impl Event for Mail {
-        fn kind(&self) -> &'static str {
-            match self {
-                Self::Load(..) => "load",
-                Self::Ask(_) => "ask",
-                Self::Timer(_) => "timer",
-            }
-        }
-
-        fn class(&self) -> Class {
-            match self {
-                Self::Load(key, _) => Class::State { key: *key },
-                Self::Ask(_) => Class::Request,
-                Self::Timer(_) => Class::Reserved,
-            }
-        }
-    }
-
-    fn put(mailbox: &mut Mailbox<Mail>, event: Mail, now_ms: u64) -> Result<(), Refusal> {
-        let since = Moment(now_ms * 1_000_000);
-        let envelope = Envelope { sender: "test".into(), trace: None };
-        mailbox.put(Letter { event, envelope, since, fired: None })
-    }
-
-    fn drain(mailbox: &mut Mailbox<Mail>) -> Vec<Mail> {
-        std::iter::from_fn(|| mailbox.take(Moment::ZERO).map(|letter| letter.event)).collect()
-    }
-
-    fn small() -> Mailbox<Mail> {
-        Mailbox::new(Bounds { requests: 2, states: 2, reserved: 2 })
-    }
-
-    #[test]
-    fn a_newer_state_takes_the_place_of_the_older() {
-        let mut mailbox = small();
-        for event in [Mail::Load(1, 10), Mail::Ask(0), Mail::Load(2, 20), Mail::Load(1, 11), Mail::Load(2, 21)] {
-            put(&mut mailbox, event, 0).unwrap();
-        }
-        assert_eq!(mailbox.figures(Moment::ZERO).replaced, 2);
-        assert_eq!(put(&mut mailbox, Mail::Load(3, 30), 0), Err(Refusal::Busy(2)));
-        assert_eq!(drain(&mut mailbox), [Mail::Load(1, 11), Mail::Ask(0), Mail::Load(2, 21)]);
-        put(&mut mailbox, Mail::Load(3, 30), 0).unwrap();
-        put(&mut mailbox, Mail::Load(1, 12), 0).unwrap();
-        put(&mut mailbox, Mail::Load(3, 31), 0).unwrap();
-        assert_eq!(drain(&mut mailbox), [Mail::Load(3, 31), Mail::Load(1, 12)]);
-    }
-
-    #[test]
-    fn each_class_has_its_own_room() {
-        let mut mailbox = small();
-        for number in 0..2 {
-            put(&mut mailbox, Mail::Ask(number), 0).unwrap();
-        }
-        assert_eq!(put(&mut mailbox, Mail::Ask(2), 0), Err(Refusal::Busy(2)));
-        put(&mut mailbox, Mail::Timer(0), 0).unwrap();
-        put(&mut mailbox, Mail::Timer(1), 0).unwrap();
-        assert_eq!(put(&mut mailbox, Mail::Timer(2), 0), Err(Refusal::Overflow(2)));
-        assert_eq!(mailbox.figures(Moment::ZERO).refused, 2);
-        assert_eq!(drain(&mut mailbox), [Mail::Ask(0), Mail::Ask(1), Mail::Timer(0), Mail::Timer(1)]);
-        put(&mut mailbox, Mail::Ask(3), 0).unwrap();
-    }
-
-    #[test]
-    fn a_new_incarnation_finds_the_states() {
-        let mut mailbox = small();
-        for event in [Mail::Ask(0), Mail::Load(7, 1), Mail::Timer(0), Mail::Load(8, 1)] {
-            put(&mut mailbox, event, 0).unwrap();
-        }
-        mailbox.keep_states();
-        put(&mut mailbox, Mail::Load(8, 2), 0).unwrap();
-        put(&mut mailbox, Mail::Ask(1), 0).unwrap();
-        assert_eq!(drain(&mut mailbox), [Mail::Load(7, 1), Mail::Load(8, 2), Mail::Ask(1)]);
-    }
-
-    #[test]
-    fn waits_and_rates_are_those_of_the_last_seconds() {
-        let mut mailbox = Mailbox::new(Bounds::default());
-        for number in 0..100 {
-            put(&mut mailbox, Mail::Ask(number), 1_000).unwrap();
-        }
-        assert_eq!(mailbox.figures(Moment::ZERO).depth_max, 100);
-        for number in 0..100 {
-            // One of a hundred waits for 3 s.
-            let wait_ms = if number == 99 { 3_000 } else { 1 };
-            let now = Moment((1_000 + wait_ms) * 1_000_000);
-            mailbox.take(now).unwrap();
-            let busy = Busy { kind: "ask", sender: "test".into(), since: now };
-            assert_eq!(mailbox.figures(now).busy, Some(busy));
-            mailbox.done(now);
-        }
-        let figures = mailbox.figures(Moment(5_000_000_000));
-        assert_eq!((figures.wait_p50_us, figures.wait_p99_us), (1_024, 1_024));
-        assert_eq!((figures.handled, figures.last_kind, figures.busy), (100, Some("ask"), None));
-        assert!((figures.rate - 20.0).abs() < 0.01, "{}", figures.rate);
-        assert!(mailbox.figures(Moment(60_000_000_000)).rate.abs() < f64::EPSILON);
-    }
-
-    proptest! {
-        /// Whatever comes and goes, a mailbox gives events in the order of arrival and keeps its bounds.
-        #[test]
-        fn order_and_bounds_hold(steps in vec((0_u8..4, 0_u64..4), 0..200)) {
-            let mut mailbox = Mailbox::new(Bounds { requests: 3, states: 3, reserved: 3 });
-            let mut model: Vec<Mail> = Vec::new();
-            for (number, (action, key)) in steps.into_iter().enumerate() {
-                let number = number as u32;
-                let event = match action {
-                    0 => Mail::Load(key, number),
-                    1 => Mail::Ask(number),
-                    2 => Mail::Timer(number),
-                    _ => {
-                        let expected = if model.is_empty() { None } else { Some(model.remove(0)) };
-                        assert_eq!(mailbox.take(Moment::ZERO).map(|letter| letter.event), expected);
-                        continue;
-                    }
-                };
-                let same_class = model.iter().filter(|other| other.kind() == event.kind()).count();
-                let older = model.iter_mut().find(|other| matches!(other, Mail::Load(old, _) if action == 0 && *old == key));
-                let taken = put(&mut mailbox, event.clone(), 0);
-                if let Some(older) = older {
-                    assert_eq!(taken, Ok(()));
-                    *older = event;
-                } else if same_class < 3 {
-                    assert_eq!(taken, Ok(()));
-                    model.push(event);
-                } else {
-                    assert!(taken.is_err());
-                }
-            }
-        }
-    }
-}
+mod tests;

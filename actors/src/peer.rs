@@ -1,10 +1,13 @@
-//! The actor of one pair of nodes: the circuit to a peer and its channels, given to the node's socket.
+//! The actor of one pair of nodes: the circuits to a peer and their channels, given to the node's socket.
+
+mod spread;
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use postroad_cluster::{
+    circuit::MoveReason,
     id::{Challenge, CircuitId, NodeId, Role},
-    limits::{CALL_WAIT, CIRCUIT_PACKET_BYTES, DIAL_WAIT},
+    limits::{CALL_WAIT, DIAL_WAIT},
     peer::{Effect, Event, Peer, Timer, Tokens},
     wire::session::{NodeRequest, NodeResponse},
 };
@@ -17,9 +20,9 @@ use postroad_transport::{
 
 use crate::{
     fabric::{Fabric, STOPS},
-    flow::target,
+    flow::{closing, target},
     handle::Handle,
-    session::{after, attend, run},
+    session::{after, attend, attend_flows, run},
     shell::Performer,
     supervisor::SupervisorHandle,
 };
@@ -55,23 +58,26 @@ pub(crate) struct PeerPerformer {
     peer: NodeId,
     addresses: BTreeMap<CircuitId, SocketAddr>,
     connections: BTreeMap<CircuitId, u64>,
+    look: Arc<spread::Look>,
 }
 
 impl PeerPerformer {
-    pub(crate) const fn new(fabric: Arc<Fabric>, peer: NodeId) -> Self {
-        Self { fabric, peer, addresses: BTreeMap::new(), connections: BTreeMap::new() }
+    pub(crate) fn new(fabric: Arc<Fabric>, peer: NodeId) -> Self {
+        Self { fabric, peer, addresses: BTreeMap::new(), connections: BTreeMap::new(), look: Arc::default() }
     }
 
     const fn key(&self, circuit: CircuitId) -> CircuitKey {
         CircuitKey { peer: self.peer, circuit }
     }
 
-    fn circuit_add(&mut self, circuit: CircuitId) {
+    fn circuit_add(&mut self, circuit: CircuitId, large: bool) {
+        let (small_bytes, larger_bytes) = self.fabric.packet_sizes();
         let spec = CircuitSpec {
             key: self.key(circuit),
             me: self.fabric.me,
-            packet_bytes: CIRCUIT_PACKET_BYTES,
-            larger_bytes: CIRCUIT_PACKET_BYTES,
+            packet_bytes: if large { larger_bytes } else { small_bytes },
+            larger_bytes,
+            enlarges: self.fabric.takes_large(self.peer),
         };
         match self.fabric.socket.circuit_add(spec) {
             Ok(address) => {
@@ -178,12 +184,37 @@ impl PeerPerformer {
             before.close(CloseCode::Done, "the peer dialled the circuit again");
         }
         tracing::info!(peer = %self.peer, %circuit, "circuit stands");
-        self.fabric.circuit_up(self.peer, self.key(circuit), connection.clone());
+        let standing = self.fabric.circuits.up(self.key(circuit), connection.clone());
         let (fabric, back) = (Arc::clone(&self.fabric), me.clone());
-        attend(me, async move {
-            target::serve(fabric, connection.clone()).await;
+        attend_flows(me, &self.fabric, async move {
+            target::serve(fabric, standing).await;
             let closed = connection.closed().await;
             let _ = back.send(Event::Closed { circuit, connection: number, reason: closed.to_string() });
+        });
+    }
+
+    fn move_to(&self, circuit: CircuitId, relay: NodeId) {
+        let moved = self.fabric.socket.move_to(self.key(circuit), relay, MoveReason::Assigned);
+        if let Err(error) = moved {
+            tracing::debug!(peer = %self.peer, %circuit, %relay, %error, "an empty circuit did not move");
+        }
+        // The pair believes that it is there now: it may not be, or not for long.
+        self.look.again();
+    }
+
+    /// Closes a circuit that is surplus, unless something was opened on it meanwhile.
+    fn retire(&self, circuit: CircuitId, me: &Me) {
+        // A flow that was admitted ahead of need may be on its way.
+        let awaits = self.fabric.vouchers.awaits(self.fabric.now(), self.peer);
+        let standing = self.fabric.circuits.get(self.key(circuit)).filter(|_| !awaits);
+        let Some(standing) = standing.filter(|standing| standing.close_if_empty()) else {
+            let _ = me.send(Event::Kept { circuit });
+            return;
+        };
+        let (fabric, back) = (Arc::clone(&self.fabric), me.clone());
+        attend(me, async move {
+            closing::ask(&fabric, &standing).await;
+            let _ = back.send(Event::Retired { circuit });
         });
     }
 }
@@ -204,6 +235,11 @@ pub(crate) async fn watch(fabric: Arc<Fabric>, mut events: tokio::sync::mpsc::Re
                 tracing::warn!(peer = %key.peer, "no relay carries the circuit: its flows wait");
                 let wait_ms = fabric.flow_wait().as_millis() as u64;
                 (key, Event::Stranded { circuit: key.circuit, wait_ms })
+            }
+            CircuitEvent::Stalled { circuit: key, reason, span } => {
+                tracing::info!(peer = %key.peer, ?reason, ms = span.as_millis() as u64, "flows stood still and go on");
+                fabric.stalls.note(reason, span);
+                continue;
             }
             CircuitEvent::Challenged { from, challenge } => {
                 prove_address(&fabric, from, challenge);
@@ -261,12 +297,23 @@ pub(crate) fn accepted(fabric: &Arc<Fabric>, connection: Connection) {
     }
 }
 
+/// A number for each timer of a pair: circuits' numbers are drawn, so that two fall together as often as never.
+const fn timer_key(timer: Timer) -> u64 {
+    match timer {
+        Timer::Spread => 0,
+        Timer::Dial(circuit) => circuit.0 << 2 | 1,
+        Timer::Stranded(circuit) => circuit.0 << 2 | 2,
+        Timer::Surplus(circuit) => circuit.0 << 2 | 3,
+        Timer::Channel(relay, circuit) => (circuit.0 ^ relay.0.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 2,
+    }
+}
+
 impl Performer<Peer> for PeerPerformer {
     type Reply = ();
 
     fn perform(&mut self, effect: Effect, me: &Me) {
         match effect {
-            Effect::CircuitAdd { circuit } => self.circuit_add(circuit),
+            Effect::CircuitAdd { circuit, large } => self.circuit_add(circuit, large),
             Effect::CircuitRemove { circuit, reason } => self.circuit_remove(circuit, &reason),
             Effect::ChannelOpen { relay, circuit } => self.channel_open(relay, circuit, me),
             Effect::ChannelClose { relay, circuit } => self.channel_close(relay, circuit, me),
@@ -276,22 +323,21 @@ impl Performer<Peer> for PeerPerformer {
             }
             Effect::Dial { circuit } => self.dial(circuit, me),
             Effect::Up { circuit, connection } => self.up(circuit, connection, me),
-            Effect::Down { reason } => {
-                tracing::warn!(peer = %self.peer, reason, "circuit ended");
-                self.fabric.circuit_down(self.peer);
+            Effect::Down { circuit, reason } => {
+                tracing::warn!(peer = %self.peer, %circuit, reason, "circuit ended");
+                self.fabric.circuits.down(self.key(circuit));
             }
-            Effect::Start { timer, after_ms } => {
-                let key = match timer {
-                    Timer::Dial => 0,
-                    Timer::Channel(relay) => relay.0 * 2 + 1,
-                    Timer::Stranded(circuit) => (circuit.0 | 1) << 1,
-                };
-                after(me, after_ms, key, Event::Timer(timer));
-            }
+            Effect::Move { circuit, relay } => self.move_to(circuit, relay),
+            Effect::Retire { circuit } => self.retire(circuit, me),
+            Effect::Start { timer, after_ms } => after(me, after_ms, timer_key(timer), Event::Timer(timer)),
         }
     }
 
     fn first(&mut self, me: &Me) -> Option<Event> {
+        if self.fabric.me < self.peer {
+            let look = spread::watch(Arc::clone(&self.fabric), self.peer, Arc::clone(&self.look), me.clone());
+            attend(me, look);
+        }
         for relay in self.fabric.sessions().into_keys() {
             let _ = me.send(Event::RelayUp { relay });
         }
@@ -304,7 +350,7 @@ impl Drop for PeerPerformer {
         let circuits: Vec<CircuitId> = self.addresses.keys().copied().collect();
         for circuit in circuits {
             self.circuit_remove(circuit, "the pair's actor ends");
+            self.fabric.circuits.down(self.key(circuit));
         }
-        self.fabric.circuit_down(self.peer);
     }
 }

@@ -11,11 +11,13 @@ use postroad_cluster::{
     balancer::proxy_header::TrustedSources,
     domain::FailureDomain,
     id::Name,
+    limits::CIRCUIT_PACKET_BYTES_JUMBO,
     time::{Clock, Entropy, Moment, Span, Timer, WallTime},
 };
 use postroad_raft::{Observer, Retention, Timing};
 use postroad_store::{Disk, NodeStore, StoreError, TimeFloor, Writing};
 use postroad_transport::network::Network;
+use tokio::runtime::Handle;
 
 use crate::{balancer::Setup, directory::lock};
 
@@ -32,6 +34,8 @@ pub struct Ports {
     pub writing: Writing,
     /// Sockets.
     pub network: Arc<dyn Network>,
+    /// Where packets and flows are carried. Apart from the actors, so that a long turn holds up none of them.
+    pub carriage: Handle,
     /// Differs for each boot of the host, so that moments of two boots are not compared.
     pub boot_id: u64,
 }
@@ -55,6 +59,8 @@ pub struct Settings {
     pub observer: Option<Arc<dyn Observer>>,
     /// Relays that this node never dials; tests take paths away with it.
     pub shunned: BTreeSet<String>,
+    /// The largest QUIC packet that this node's circuits send, in bytes without our header.
+    pub packet_bytes_max: u32,
     /// Whose connections to a link's listener begin with a PROXY header; from them one is required (DB-30).
     pub proxy_protocol_from: TrustedSources,
     /// What this host has for the database balancers that the cluster may have it run.
@@ -85,6 +91,7 @@ impl Settings {
             retention: Retention::default(),
             observer: None,
             shunned: BTreeSet::new(),
+            packet_bytes_max: CIRCUIT_PACKET_BYTES_JUMBO,
             proxy_protocol_from: TrustedSources::default(),
             balancers: BTreeMap::new(),
         }

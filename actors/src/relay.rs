@@ -151,7 +151,9 @@ async fn answer(fabric: &Fabric, relay: &Me, connection: u64, request: NodeReque
         _ => {}
     }
     let grant = match &request {
-        NodeRequest::Register { grant, .. } | NodeRequest::Admit { grant, .. } => snapshot::presented(fabric, grant),
+        NodeRequest::Register { grant, .. }
+        | NodeRequest::Admit { grant, .. }
+        | NodeRequest::AdmitAhead { grant, .. } => snapshot::presented(fabric, grant),
         _ => Presented::Absent,
     };
     let draws = std::array::from_fn(|_| ChannelToken(fabric.entropy.next_u64()));

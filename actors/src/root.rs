@@ -156,6 +156,7 @@ pub async fn start(ports: Ports, settings: Settings, databases: Databases) -> Re
         clock,
         entropy: Arc::clone(&ports.entropy),
         network: Arc::clone(&ports.network),
+        carriage: ports.carriage.clone(),
         store: databases.node,
         settings,
         boots,
@@ -225,6 +226,7 @@ fn outbound(
         what: format!("the outbound UDP socket on {}", settings.outbound),
         reason: error.to_string(),
     };
+    let _there = ports.carriage.enter();
     let udp = ports.network.udp_bind(settings.outbound).map_err(failed)?;
     let (socket, events) = NodeSocket::new(udp, clock.clone());
     let circuits = Arc::clone(&socket);
@@ -257,6 +259,7 @@ fn listening(
         what: format!("the listening UDP socket on {}", settings.listen),
         reason: error.to_string(),
     };
+    let _there = ports.carriage.enter();
     let udp = ports.network.udp_bind(settings.listen).map_err(failed)?;
     let (switch, socket) = Switch::start(udp, clock.clone());
     let protocols = if kept.roles.contains(&Role::Control) {

@@ -6,7 +6,7 @@ use postroad_cluster::{
     command::code,
     drain::Word,
     id::{NodeId, Role},
-    limits::{CALL_WAIT, DIAL_WAIT},
+    limits::{AHEAD_LOT_MAX, CALL_WAIT, DIAL_WAIT},
     peer,
     session::{Effect, Event, Session, Timer},
     time::{Clock as _, Span},
@@ -222,7 +222,9 @@ fn answer(fabric: &Fabric, relay: NodeId, request: RelayRequest) -> RelayRespons
             }
             RelayResponse::Done
         }
-        RelayRequest::Admission { link, .. } if fabric.is_stale(relay, link) => {
+        RelayRequest::Admission { link, .. } | RelayRequest::AdmissionAhead { link, .. }
+            if fabric.is_stale(relay, link) =>
+        {
             RelayResponse::Refused(postroad_cluster::command::Refusal::new(
                 code::RELAY_STALE,
                 format!("the relay is stale for {link}: it has not applied a revocation within 90 s"),
@@ -248,7 +250,12 @@ fn answer(fabric: &Fabric, relay: NodeId, request: RelayRequest) -> RelayRespons
             to_peer(peer, peer::Event::ChannelClosed { relay, circuit, reason })
         }
         RelayRequest::Admission { tunnel, link, generation, consumer } => {
-            fabric.vouchers.put(Vouched { consumer, tunnel, link, generation }, relay);
+            fabric.vouchers.put(fabric.now(), [Vouched { consumer, tunnel, link, generation }]);
+            RelayResponse::Done
+        }
+        RelayRequest::AdmissionAhead { tunnels, link, generation, consumer } => {
+            let lot = tunnels.into_iter().take(AHEAD_LOT_MAX);
+            fabric.vouchers.put(fabric.now(), lot.map(|tunnel| Vouched { consumer, tunnel, link, generation }));
             RelayResponse::Done
         }
     }
@@ -273,6 +280,17 @@ pub(crate) fn attend<B: postroad_cluster::behavior::Behavior, R: Send + 'static>
     work: impl Future<Output = ()> + Send + 'static,
 ) {
     if let Err(error) = me.attend(work) {
+        me.fail(error.to_string());
+    }
+}
+
+/// Carries flows beside an actor for as long as it lives, where packets are carried too.
+pub(crate) fn attend_flows<B: postroad_cluster::behavior::Behavior, R: Send + 'static>(
+    me: &Handle<B, R>,
+    fabric: &Fabric,
+    work: impl Future<Output = ()> + Send + 'static,
+) {
+    if let Err(error) = me.attend_on(&fabric.carriage, work) {
         me.fail(error.to_string());
     }
 }

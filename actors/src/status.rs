@@ -5,10 +5,12 @@
 //!
 //! - [`control`]: the control group
 //! - [`relays`]: relays, their independence and who reaches them
-//! - [`local`]: what this node holds: sessions, circuits, links, flows, connections to control nodes, certificate
+//! - [`flows`]: what this node counts of its flows, refusals and stalls
+//! - [`local`]: what this node holds: sessions, circuits, links, connections to control nodes, certificate
 //! - `problem`: what is wrong, worst first
 
 pub mod control;
+pub mod flows;
 pub mod local;
 mod problem;
 pub mod relays;
@@ -38,7 +40,8 @@ use crate::{
 };
 
 use control::ControlView;
-use local::{Circuit, ControlConnection, Flows, Link, RelayService, Session, Watch};
+use flows::Flows;
+use local::{Circuit, ControlConnection, Link, RelayService, Session, Watch};
 use relays::Relays;
 
 /// How things stand, best first.
@@ -84,6 +87,9 @@ pub struct Problem {
     pub what: String,
     /// What to do, with the next command.
     pub next: String,
+    /// Whether it is one of the node itself, which others do not see.
+    #[serde(default)]
+    pub own: bool,
 }
 
 /// What may still be lost without anybody noticing.
@@ -272,8 +278,15 @@ pub fn leader_facts(fabric: &Fabric, seen: &Sightings) -> Option<LeaderFacts> {
     Some(LeaderFacts { control, reports: leader.reports.clone(), silent_ms })
 }
 
-/// How this node and, on a control node, the whole fleet stand. `facts` are the leader's, where it could be asked.
-pub fn status(fabric: &Arc<Fabric>, switch: Option<&Switch>, facts: Option<LeaderFacts>, seen: &Sightings) -> Status {
+/// How this node and, on a control node, the whole fleet stand. `facts` are the leader's, where it could be asked; `rows`
+/// are the node's actors over the last [`ROWS_SECONDS`].
+pub fn status(
+    fabric: &Arc<Fabric>,
+    switch: Option<&Switch>,
+    facts: Option<LeaderFacts>,
+    rows: &[ActorRow],
+    seen: &Sightings,
+) -> Status {
     let now = fabric.clock.wall();
     let leaderless = facts.is_none();
     let (control, reports, silent_ms) = match (&fabric.consensus, facts) {
@@ -299,13 +312,13 @@ pub fn status(fabric: &Arc<Fabric>, switch: Option<&Switch>, facts: Option<Leade
         link_count: link_count(fabric),
         links: local::links(&view),
         balancers: fabric.balancers.views(fabric),
-        flows: local::flows(&view),
+        flows: flows::flows(&view),
         circuits: local::circuits(&view),
         sessions: local::sessions(&view),
         controls: local::controls(&view),
         relay_service: local::relay_service(fabric, switch),
         watch: local::watch(fabric),
-        actors: actors(fabric),
+        actors: actors(fabric, rows),
     };
     status.problems = problem::find(&status, &view, leaderless);
     status.health = status.problems.iter().map(|problem| problem.health).max().unwrap_or_default();
@@ -346,8 +359,7 @@ fn link_count(fabric: &Fabric) -> usize {
     }
 }
 
-fn actors(fabric: &Fabric) -> Actors {
-    let rows = fabric.directory.rows(LINT_SECONDS);
+fn actors(fabric: &Fabric, rows: &[ActorRow]) -> Actors {
     let is_down = |status| matches!(status, inspect::Status::Restarting | inspect::Status::Failed);
     let down = rows.iter().filter(|row| is_down(row.status)).map(|row| {
         let view = fabric.directory.view(&row.path);
@@ -369,7 +381,7 @@ fn actors(fabric: &Fabric) -> Actors {
 }
 
 /// The window of rates in what is said of actors, in seconds.
-const LINT_SECONDS: usize = 20;
+pub const ROWS_SECONDS: usize = 20;
 
 /// A turn that takes longer is stuck: turns are computations.
 const STUCK_MS: u64 = 1_000;

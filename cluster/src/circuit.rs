@@ -20,7 +20,7 @@ pub use self::message::{ChannelView, Effect, Event, Figures, MoveReason, Path, T
 use self::{channel::Channel, silence::Watch};
 use crate::{
     id::{Generation, NodeId},
-    limits::{CIRCUIT_DOUBLE_MAX, CIRCUIT_TICK, PROBE_INTERVAL, PROBE_LARGER_ROUNDS, PROBE_MISSES_MAX},
+    limits::{CIRCUIT_DOUBLE_MAX, CIRCUIT_TICK, PROBE_INTERVAL, PROBE_MISSES_MAX},
     time::{Moment, Span},
 };
 
@@ -132,15 +132,9 @@ impl Circuit {
             proven_age: channel.proven().map(|sent| now.since(sent)),
             carried_bytes: channel.carried_bytes,
             too_small: channel.too_small,
+            larger: channel.larger(self.packet_bytes, self.larger_bytes),
         };
         self.channels.iter().map(view).collect()
-    }
-
-    /// The round trips over the relays that may carry the circuit now.
-    #[must_use]
-    pub fn round_trips(&self, now: Moment) -> Vec<(NodeId, Span)> {
-        let candidates = self.channels.iter().filter(|(_, channel)| channel.candidate(now));
-        candidates.filter_map(|(relay, channel)| Some((*relay, channel.round_trip?))).collect()
     }
 
     /// When the next [`Event::Tick`] is due.
@@ -175,6 +169,8 @@ impl Circuit {
                 }
             }
             Event::Connected => self.connected = true,
+            Event::Sized { packet_bytes } if !self.connected => self.packet_bytes = packet_bytes,
+            Event::Sized { .. } => {}
             Event::Tick(figures) => self.tick(now, figures, effects),
             Event::Echoed { relay, sequence } => self.echoed(now, relay, sequence, effects),
             Event::Heard { path } => self.heard(now, path, effects),
@@ -206,7 +202,7 @@ impl Circuit {
         }
         match self.best(now, Some(relay)) {
             Some(to) => self.take(now, to, reason, effects),
-            None => self.strand(now, effects),
+            None => self.strand(now, reason, effects),
         }
         if self.path.relay == Some(relay) && !self.channels.contains_key(&relay) {
             self.path.relay = None;
@@ -235,8 +231,9 @@ impl Circuit {
         self.connected || self.me < self.peer
     }
 
-    fn strand(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+    fn strand(&mut self, now: Moment, reason: MoveReason, effects: &mut Vec<Effect>) {
         self.quiet(now);
+        self.stalls(reason);
         if !self.stranded {
             self.stranded = true;
             effects.push(Effect::NoRelay);
@@ -331,6 +328,9 @@ impl Circuit {
         self.stranded = false;
         self.watch.patience = 0;
         self.quiet(now);
+        if path.after_silence {
+            self.stalls(reason);
+        }
         effects.push(Effect::Take(Take { from: old.relay, path, reason, hold }));
     }
 
@@ -353,8 +353,9 @@ impl Circuit {
             if !channel.connected || (round.is_none() && !quick) {
                 continue;
             }
+            let larger = round.is_some_and(|round| channel.larger_due(round)) && self.larger_bytes > self.packet_bytes;
             self.probe(now, relay, round, effects);
-            if round.is_some_and(|round| round % PROBE_LARGER_ROUNDS == 1) && self.larger_bytes > self.packet_bytes {
+            if larger {
                 self.probe_larger(now, relay, effects);
             }
         }

@@ -176,6 +176,31 @@ pub enum Action {
         /// Why.
         reason: String,
     },
+    /// A line of the audit: the time of a drain has run out and the relay cuts what is left; by the leader.
+    DrainCut {
+        /// The relay's node.
+        relay: NodeId,
+        /// The entry that began the drain.
+        began: Version,
+        /// Circuits that it still carried.
+        circuits: u64,
+        /// Flows on them.
+        flows: u64,
+    },
+    /// Sets over how many relays a link's new connections are spread (RP-10).
+    LinkSpread {
+        /// The link.
+        link: LinkId,
+        /// How many.
+        spread: u8,
+    },
+    /// A line of the audit: the time of a drain ran out while no leader had heard what its relay carried.
+    DrainUnseen {
+        /// The relay's node.
+        relay: NodeId,
+        /// The entry that began the drain.
+        began: Version,
+    },
 }
 
 impl Action {
@@ -203,6 +228,9 @@ impl Action {
             Self::BalancerSet { .. } => "balancer_set",
             Self::BalancerRemove { .. } => "balancer_remove",
             Self::Note { .. } => "note",
+            Self::DrainCut { .. } => "drain_cut",
+            Self::LinkSpread { .. } => "link_spread",
+            Self::DrainUnseen { .. } => "drain_unseen",
         }
     }
 }
@@ -254,6 +282,8 @@ pub struct LinkSpec {
     pub target: NodeId,
     /// `host:port` of the target, as the target node resolves it.
     pub target_address: String,
+    /// How many ready relays receive its new connections, 1 to [`crate::limits::SPREAD_MAX`] (RP-10).
+    pub spread: u8,
 }
 
 /// What a database balancer of the cluster leads to, and who runs it. Ports, the monitoring account and all that a restart

@@ -20,13 +20,15 @@ pub struct Drain {
     pub since: WallTime,
     /// When the relay disconnects what could not move.
     pub ends: WallTime,
+    /// Whether what its end cut is written down: once for each drain, whoever leads then.
+    pub settled: bool,
 }
 
 impl Drain {
     /// A drain that begins with this entry (RP-40: what cannot move may go on for [`DRAIN_WAIT`]).
     #[must_use]
     pub const fn new(version: Version, since: WallTime) -> Self {
-        Self { version, since, ends: since.after(DRAIN_WAIT) }
+        Self { version, since, ends: since.after(DRAIN_WAIT), settled: false }
     }
 }
 

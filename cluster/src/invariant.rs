@@ -7,7 +7,7 @@ use crate::{
     behavior::ReplyId,
     command::implied_roles,
     id::Role,
-    limits::{AUDIT_LINES_MAX, LINKS_MAX, NODES_MAX, TOKENS_REMEMBERED_MAX},
+    limits::{AUDIT_LINES_MAX, LINKS_MAX, NODES_MAX, SPREAD_MAX, TOKENS_REMEMBERED_MAX},
     relay::{Effect, Relay},
     state::{
         State,
@@ -85,6 +85,7 @@ fn links_consistent(state: &State) -> Result<(), String> {
             let there = state.nodes.get(node).is_some_and(|record| record.roles.contains(&Role::Node));
             holds(there, || format!("{link} has the end {node}, which is no node"))?;
         }
+        holds((1..=SPREAD_MAX).contains(&spec.spread), || format!("{link} has the spread {}", spec.spread))?;
         host_and_port("the target address", &spec.target_address).map_err(|refusal| refusal.to_string())?;
         for (consumer, text) in &spec.consumers {
             let address = listen_address(text).map_err(|refusal| refusal.to_string())?;

@@ -1,4 +1,5 @@
-//! What only the leader does: renew leases, and count a relay as capacity once nodes have reached it.
+//! What only the leader does: renew leases, count a relay as capacity once nodes have reached it, and have it written down
+//! what a drain cuts in the end.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     behavior::{Behavior, Class, Turn},
     command::Action,
+    drain::{self, Drain},
     id::NodeId,
-    limits::LEASE_RENEW_INTERVAL,
-    time::Moment,
+    limits::{DRAIN_SEEN, LEASE_RENEW_INTERVAL},
+    time::{Moment, WallTime},
     wire::control::Report,
 };
 
@@ -18,6 +20,8 @@ use crate::{
 pub struct Leader {
     /// The term in which this node leads.
     pub term: Option<u64>,
+    /// Since when it leads, or led last.
+    pub since: WallTime,
     /// The newest report of each node.
     pub reports: BTreeMap<NodeId, Report>,
     /// When it came.
@@ -32,6 +36,8 @@ pub struct Leader {
     pub strangers: BTreeMap<NodeId, String>,
     /// The control node that is being let in.
     pub teaching: Option<NodeId>,
+    /// Relays that are being drained.
+    pub drains: BTreeMap<NodeId, Drain>,
 }
 
 /// What happens to the leader.
@@ -50,6 +56,8 @@ pub enum Event {
         relays: BTreeMap<NodeId, bool>,
         /// Control nodes that are no members of the group, with their addresses.
         strangers: BTreeMap<NodeId, String>,
+        /// Relays that are being drained.
+        drains: BTreeMap<NodeId, Drain>,
     },
     /// A node has reported.
     Reported {
@@ -70,6 +78,11 @@ pub enum Event {
     },
     /// The lease timer has run out.
     LeaseTimer,
+    /// The time of a drain has run out: its relay cuts what is left.
+    CutTimer {
+        /// The relay.
+        relay: NodeId,
+    },
 }
 
 /// What the leader asks of the world.
@@ -94,6 +107,13 @@ pub enum Effect {
         /// When.
         after_ms: u64,
     },
+    /// Send [`Event::CutTimer`] of a relay later, in place of an earlier one.
+    CutAfter {
+        /// The relay.
+        relay: NodeId,
+        /// When.
+        after_ms: u64,
+    },
 }
 
 impl crate::behavior::Event for Event {
@@ -105,6 +125,7 @@ impl crate::behavior::Event for Event {
             Self::Taught { .. } => "taught",
             Self::Answered { .. } => "answered",
             Self::LeaseTimer => "lease-timer",
+            Self::CutTimer { .. } => "cut-timer",
         }
     }
 
@@ -158,6 +179,39 @@ impl Leader {
             effects.push(Effect::AddLearner { node: *node, address: address.clone() });
         }
     }
+
+    /// Waits for the end of each drain that is new, or whose end is another than before.
+    fn drains(&mut self, wall: WallTime, drains: BTreeMap<NodeId, Drain>, effects: &mut Vec<Effect>) {
+        let before = core::mem::replace(&mut self.drains, drains);
+        self.await_ends(wall, effects, |relay, drain| before.get(&relay) != Some(drain));
+    }
+
+    /// Waits for the end of those of the drains of which nobody has written down what they cut.
+    fn await_ends(&self, wall: WallTime, effects: &mut Vec<Effect>, which: impl Fn(NodeId, &Drain) -> bool) {
+        let open = self.drains.iter().filter(|(relay, drain)| !drain.settled && which(**relay, drain));
+        effects.extend(open.map(|(relay, drain)| {
+            let after_ms = drain.ends.since(wall).as_millis() as u64;
+            Effect::CutAfter { relay: *relay, after_ms }
+        }));
+    }
+
+    /// Has it written down what a drain cuts, by what nodes reported last before that (RP-40). Who began to lead too late
+    /// to have heard it says so: after the cut nodes report nothing there any more.
+    fn cut(&self, wall: WallTime, relay: NodeId, effects: &mut Vec<Effect>) {
+        let Some(drain) = self.drains.get(&relay).filter(|drain| !drain.settled && self.term.is_some()) else { return };
+        if drain.ends > wall {
+            let after_ms = drain.ends.since(wall).as_millis() as u64;
+            return effects.push(Effect::CutAfter { relay, after_ms });
+        }
+        let (circuits, flows) = drain::carried(relay, &self.reports);
+        let began = drain.version;
+        let action = if flows > 0 || self.since.after(DRAIN_SEEN) <= drain.ends {
+            Action::DrainCut { relay, began, circuits, flows }
+        } else {
+            Action::DrainUnseen { relay, began }
+        };
+        effects.push(Effect::Propose { action: Box::new(action), relay: None });
+    }
 }
 
 impl Behavior for Leader {
@@ -177,11 +231,15 @@ impl Behavior for Leader {
                 self.reports.clear();
                 self.heard.clear();
                 if term.is_some() {
+                    self.since = turn.wall;
+                    // Their ends may have passed while nobody led.
+                    self.await_ends(turn.wall, effects, |_, _| true);
                     effects.push(Effect::Propose { action: Box::new(Action::LeaseRenew), relay: None });
                     effects.push(Effect::LeaseAfter { after_ms: LEASE_RENEW_INTERVAL.as_millis() as u64 });
                 }
             }
-            Event::Agreed { nodes, relays, strangers } => {
+            Event::Agreed { nodes, relays, strangers, drains } => {
+                self.drains(turn.wall, drains, effects);
                 self.nodes = nodes;
                 self.relays = relays;
                 self.strangers = strangers;
@@ -209,6 +267,7 @@ impl Behavior for Leader {
                     self.teaching = None;
                 }
             }
+            Event::CutTimer { relay } => self.cut(turn.wall, relay, effects),
             Event::LeaseTimer => {
                 if self.term.is_some() {
                     effects.push(Effect::Propose { action: Box::new(Action::LeaseRenew), relay: None });
@@ -222,6 +281,7 @@ impl Behavior for Leader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{id::Version, wire::control::Load};
 
     fn on(leader: &mut Leader, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
@@ -237,7 +297,54 @@ mod tests {
     fn agreed(relays: &[(u64, bool)]) -> Event {
         let relays = relays.iter().map(|(relay, ready)| (NodeId(*relay), *ready)).collect();
         let strangers = BTreeMap::from([(NodeId(3), "c3:9443".to_owned())]);
-        Event::Agreed { nodes: vec![NodeId(1), NodeId(2), NodeId(3)], relays, strangers }
+        let nodes = vec![NodeId(1), NodeId(2), NodeId(3)];
+        Event::Agreed { nodes, relays, strangers, drains: BTreeMap::new() }
+    }
+
+    // RP-40: what the end of a drain cuts is written down by whoever leads then.
+    #[test]
+    fn the_end_of_a_drain_says_what_it_cuts() {
+        let drain = Drain::new(Version(7), WallTime(1_000));
+        let ends = drain.ends;
+        let at = |leader: &mut Leader, wall: WallTime, event: Event| {
+            let mut effects = Vec::new();
+            leader.on(Turn { wall, ..Turn::default() }, event, &mut effects);
+            effects
+        };
+        let drains = BTreeMap::from([(NodeId(2), drain)]);
+        let nodes = vec![NodeId(1), NodeId(3)];
+        let agreed = Event::Agreed { nodes, relays: BTreeMap::new(), strangers: BTreeMap::new(), drains };
+        let mut leader = Leader::default();
+        let waits = [Effect::CutAfter { relay: NodeId(2), after_ms: 600_000 }];
+        assert_eq!(at(&mut leader, WallTime(1_000), agreed.clone()), waits);
+        assert_eq!(at(&mut leader, WallTime(1_001), agreed), [], "the same again begins nothing anew");
+        let timer = || Event::CutTimer { relay: NodeId(2) };
+        assert_eq!(at(&mut leader, ends, timer()), [], "it does not lead");
+        let waits = Effect::CutAfter { relay: NodeId(2), after_ms: 590_000 };
+        assert_eq!(at(&mut leader, WallTime(11_000), Event::Leads { term: Some(1) })[0], waits, "it may come to lead");
+        assert_eq!(at(&mut leader, WallTime(11_000), timer()), [waits], "too early");
+        let propose = |action| [Effect::Propose { action: Box::new(action), relay: None }];
+        let nothing = Action::DrainCut { relay: NodeId(2), began: Version(7), circuits: 0, flows: 0 };
+        assert_eq!(at(&mut leader, ends, timer()), propose(nothing), "nothing was left");
+        let loads = BTreeMap::from([(NodeId(2), Load { circuits: 1, flows: 3 })]);
+        for from in [1, 3] {
+            let report = Report { loads: loads.clone(), ..Report::default() };
+            on(&mut leader, Event::Reported { from: NodeId(from), report });
+        }
+        let cut = Action::DrainCut { relay: NodeId(2), began: Version(7), circuits: 1, flows: 3 };
+        assert_eq!(at(&mut leader, ends, timer()), propose(cut));
+
+        // Who leads from the very end on has heard nothing before it, and nothing is there after it.
+        on(&mut leader, Event::Leads { term: None });
+        let effects = at(&mut leader, ends, Event::Leads { term: Some(2) });
+        assert_eq!(effects[0], Effect::CutAfter { relay: NodeId(2), after_ms: 0 });
+        let unseen = Action::DrainUnseen { relay: NodeId(2), began: Version(7) };
+        assert_eq!(at(&mut leader, ends, timer()), propose(unseen));
+        let drains = BTreeMap::from([(NodeId(2), Drain { settled: true, ..drain })]);
+        let nodes = vec![NodeId(1), NodeId(3)];
+        let settled = Event::Agreed { nodes, relays: BTreeMap::new(), strangers: BTreeMap::new(), drains };
+        assert_eq!(at(&mut leader, ends, settled), []);
+        assert_eq!(at(&mut leader, ends, timer()), [], "it is written down");
     }
 
     // RP-7: a relay is pending until a node has reached it.

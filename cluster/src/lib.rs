@@ -1,5 +1,6 @@
 //! What Postroad decides: behaviors, the state machine and the messages, as pure functions over plain data.
 
+pub mod admission;
 pub mod balancer;
 pub mod behavior;
 pub mod circuit;
@@ -14,17 +15,21 @@ pub mod leader;
 pub mod limits;
 pub mod link;
 pub mod node;
+pub mod packet_size;
 pub mod peer;
 #[cfg(feature = "planted")]
 pub mod planted;
 pub mod rebalance;
 pub mod recording;
+pub mod refusing;
 pub mod relay;
 pub mod retry;
 pub mod revocation;
 pub mod session;
 pub mod setting;
 pub mod snapshot;
+pub mod spread;
+pub mod stall;
 pub mod state;
 pub mod supervision;
 pub mod time;

@@ -196,17 +196,20 @@ pub struct Asked {
     pub relay: NodeId,
     /// The round-trip time to it in microseconds, where measured.
     pub round_trip_us: Option<u64>,
+    /// It has refused tunnels of the link lately, so others are asked first (RP-21).
+    pub refusing: bool,
     /// It is being drained, so it is asked last.
     pub draining: bool,
 }
 
 /// The order in which a tunnel asks relays: the one that carries the circuit first, since its answer comes with the
-/// path, then the nearest; relays that drain come last, and the number breaks ties.
+/// path, then the nearest; those that have refused lately come after them, relays that drain last, and the number breaks
+/// ties.
 #[must_use]
 pub fn ask_order(carrying: Option<NodeId>, mut relays: Vec<Asked>) -> Vec<NodeId> {
     relays.sort_by_key(|asked| {
         let far = asked.round_trip_us.unwrap_or(u64::MAX);
-        (asked.draining, Some(asked.relay) != carrying, far, asked.relay)
+        (asked.draining, asked.refusing, Some(asked.relay) != carrying, far, asked.relay)
     });
     relays.into_iter().map(|asked| asked.relay).collect()
 }
@@ -225,6 +228,7 @@ mod tests {
             listen: listen.map(str::to_owned),
             target: NodeId(2),
             target_address: None,
+            spread: 2,
             grants: vec![],
         })
     }
@@ -277,13 +281,17 @@ mod tests {
         assert_eq!(at(Some(&*known), 7, 1, 2, false), Route::Gone, "it leads elsewhere");
     }
 
+    // RP-21: whoever has refused lately comes after all others but those that drain, though it carries the circuit.
     #[test]
     fn the_carrying_relay_is_asked_first_and_a_draining_one_last() {
-        let asked = |relay, round_trip_us, draining| Asked { relay: NodeId(relay), round_trip_us, draining };
-        let relays =
-            vec![asked(1, None, false), asked(2, Some(9), false), asked(3, Some(4), false), asked(4, Some(1), true)];
-        assert_eq!(ask_order(Some(NodeId(2)), relays.clone()), [2, 3, 1, 4].map(NodeId));
-        assert_eq!(ask_order(Some(NodeId(4)), relays.clone()), [3, 2, 1, 4].map(NodeId));
-        assert_eq!(ask_order(None, relays), [3, 2, 1, 4].map(NodeId));
+        let asked =
+            |relay, round_trip_us| Asked { relay: NodeId(relay), round_trip_us, refusing: false, draining: false };
+        let draining = Asked { draining: true, ..asked(4, Some(1)) };
+        let refusing = Asked { refusing: true, ..asked(5, Some(1)) };
+        let relays = vec![asked(1, None), asked(2, Some(9)), asked(3, Some(4)), draining, refusing];
+        assert_eq!(ask_order(Some(NodeId(2)), relays.clone()), [2, 3, 1, 5, 4].map(NodeId));
+        assert_eq!(ask_order(Some(NodeId(4)), relays.clone()), [3, 2, 1, 5, 4].map(NodeId));
+        assert_eq!(ask_order(Some(NodeId(5)), relays.clone()), [3, 2, 1, 5, 4].map(NodeId));
+        assert_eq!(ask_order(None, relays), [3, 2, 1, 5, 4].map(NodeId));
     }
 }

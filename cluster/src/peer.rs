@@ -1,15 +1,29 @@
-//! One pair of nodes: the circuit between this node and a peer, and its channels over the relays that both reach.
+//! One pair of nodes: its circuits, one for each relay that takes their new connections, and the channels of each over
+//! the relays that both nodes reach.
 //!
-//! The node with the lower number dials and draws the circuit's number; the other takes what relays offer it.
+//! The node with the lower number dials, draws the circuits' numbers and closes those that are surplus; the other takes
+//! what relays offer it.
+
+mod circuit;
+mod event;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::{
+    circuit::{Channel, ChannelPhase, Circuit},
+    event::{Effect, Event, Lie, Timer, Tokens},
+};
 use crate::{
-    behavior::{Behavior, Class, Turn},
-    id::{ChannelToken, CircuitId, NodeId},
-    limits::{CHANNEL_RETRY_MAX, CHANNEL_RETRY_MIN, CIRCUITS_OF_A_PAIR_MAX, DIAL_RETRY_MAX, DIAL_RETRY_MIN},
+    behavior::{Behavior, Turn},
+    id::{CircuitId, NodeId},
+    limits::{
+        CIRCUIT_SURPLUS, CIRCUITS_OF_A_PAIR_MAX, CIRCUITS_TAKEN_MAX, DIAL_RETRY_MAX, DIAL_RETRY_MIN, SPREAD_RETRY_MAX,
+        SPREAD_RETRY_MIN,
+    },
     retry,
 };
 
@@ -20,258 +34,28 @@ pub struct Peer {
     pub me: NodeId,
     /// The node at the other end.
     pub peer: NodeId,
-    /// Relays with which this node has a session, and how far this pair's channel is there.
-    pub relays: BTreeMap<NodeId, Channel>,
+    /// Relays with which this node has a session.
+    pub relays: BTreeSet<NodeId>,
     /// Circuits by number.
     pub circuits: BTreeMap<CircuitId, Circuit>,
-    /// The circuit that new flows use.
-    pub current: Option<CircuitId>,
-    /// Failed dials in a row.
-    pub failures: u32,
+    /// Relays that take the pair's new connections: the dialling end has a circuit at each.
+    pub takers: Vec<NodeId>,
+    /// Where circuits lay when that was last told.
+    pub lies: BTreeMap<CircuitId, Lie>,
+    /// Whether new circuits have large packets (see [`crate::packet_size`]).
+    pub large: bool,
+    /// Circuits in a row that their relay did not open.
+    pub refusals: u32,
     /// Why the last circuit or dial ended, for people.
     pub last_end: Option<String>,
+    /// The upper half of the numbers of all circuits that this life of the dialling end draws: by it the other end knows
+    /// a further circuit from one of a node that has restarted.
+    life: Option<u32>,
 }
 
-/// The channel of this pair over one relay.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Channel {
-    /// How far it is.
-    pub phase: ChannelPhase,
-    /// Refusals in a row.
-    pub refusals: u32,
-    /// The last refusal, for people.
-    pub refusal: Option<String>,
-}
-
-/// How far a channel is, on the dialling side.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ChannelPhase {
-    /// Not asked for.
-    #[default]
-    Idle,
-    /// The relay was asked.
-    Asked,
-    /// Open.
-    Open,
-    /// Until the retry timer.
-    Waiting,
-}
-
-/// One circuit of the pair.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Circuit {
-    /// Relays over which it has a channel.
-    pub channels: BTreeSet<NodeId>,
-    /// A dial is under way.
-    pub dialling: bool,
-    /// Its connection, once it stands.
-    pub connection: Option<u64>,
-    /// No relay carries it.
-    pub stranded: bool,
-}
-
-/// The two tokens of a channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tokens {
-    /// Written into packets that leave.
-    pub outgoing: ChannelToken,
-    /// Found in packets that come.
-    pub incoming: ChannelToken,
-}
-
-/// What happens to a pair.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Event {
-    /// The session with a relay stands.
-    RelayUp {
-        /// The relay.
-        relay: NodeId,
-    },
-    /// It ended, and every channel through it.
-    RelayDown {
-        /// The relay.
-        relay: NodeId,
-    },
-    /// A relay opened the channel that was asked for.
-    ChannelOpened {
-        /// The relay.
-        relay: NodeId,
-        /// The circuit.
-        circuit: CircuitId,
-        /// The channel's tokens.
-        tokens: Tokens,
-    },
-    /// A relay refused it, or did not answer.
-    ChannelRefused {
-        /// The relay.
-        relay: NodeId,
-        /// The circuit.
-        circuit: CircuitId,
-        /// Why.
-        reason: String,
-    },
-    /// The peer opened a channel; a relay offers it.
-    ChannelOffered {
-        /// The relay.
-        relay: NodeId,
-        /// The circuit.
-        circuit: CircuitId,
-        /// The channel's tokens.
-        tokens: Tokens,
-    },
-    /// A relay closed a channel.
-    ChannelClosed {
-        /// The relay.
-        relay: NodeId,
-        /// The circuit.
-        circuit: CircuitId,
-        /// Why.
-        reason: String,
-    },
-    /// The dial succeeded, or the peer's dial was accepted.
-    Connected {
-        /// The circuit.
-        circuit: CircuitId,
-        /// The connection.
-        connection: u64,
-    },
-    /// The dial failed.
-    DialFailed {
-        /// The circuit.
-        circuit: CircuitId,
-        /// Why.
-        reason: String,
-    },
-    /// A circuit's connection ended.
-    Closed {
-        /// The circuit.
-        circuit: CircuitId,
-        /// The connection.
-        connection: u64,
-        /// Why.
-        reason: String,
-    },
-    /// No relay carries a circuit.
-    Stranded {
-        /// The circuit.
-        circuit: CircuitId,
-        /// How long its flows wait for one, in milliseconds.
-        wait_ms: u64,
-    },
-    /// A relay carries it again.
-    Carried {
-        /// The circuit.
-        circuit: CircuitId,
-    },
-    /// A timer has run out.
-    Timer(Timer),
-}
-
-/// The timers of a pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Timer {
-    /// Ask this relay again for a channel.
-    Channel(NodeId),
-    /// Dial again.
-    Dial,
-    /// The flows of a circuit without a relay have waited long enough.
-    Stranded(CircuitId),
-}
-
-/// What a pair asks of the world.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Effect {
-    /// Make room for a circuit in the socket.
-    CircuitAdd {
-        /// The circuit.
-        circuit: CircuitId,
-    },
-    /// Close its connection and forget it.
-    CircuitRemove {
-        /// The circuit.
-        circuit: CircuitId,
-        /// Why.
-        reason: String,
-    },
-    /// Ask a relay for a channel.
-    ChannelOpen {
-        /// The relay.
-        relay: NodeId,
-        /// The circuit.
-        circuit: CircuitId,
-    },
-    /// Tell a relay that a channel is not needed any more.
-    ChannelClose {
-        /// The relay.
-        relay: NodeId,
-        /// The circuit.
-        circuit: CircuitId,
-    },
-    /// Give the socket a channel.
-    ChannelAdd {
-        /// The relay.
-        relay: NodeId,
-        /// The circuit.
-        circuit: CircuitId,
-        /// Its tokens.
-        tokens: Tokens,
-    },
-    /// Take it from the socket.
-    ChannelRemove {
-        /// The relay.
-        relay: NodeId,
-        /// The circuit.
-        circuit: CircuitId,
-    },
-    /// Dial the peer through the circuit.
-    Dial {
-        /// The circuit.
-        circuit: CircuitId,
-    },
-    /// New flows use this circuit.
-    Up {
-        /// The circuit.
-        circuit: CircuitId,
-        /// Its connection.
-        connection: u64,
-    },
-    /// There is no circuit for new flows.
-    Down {
-        /// Why.
-        reason: String,
-    },
-    /// Start a timer, in place of an earlier one of the same name.
-    Start {
-        /// Which.
-        timer: Timer,
-        /// When it runs out.
-        after_ms: u64,
-    },
-}
-
-impl crate::behavior::Event for Event {
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::RelayUp { .. } => "relay-up",
-            Self::RelayDown { .. } => "relay-down",
-            Self::ChannelOpened { .. } => "channel-opened",
-            Self::ChannelRefused { .. } => "channel-refused",
-            Self::ChannelOffered { .. } => "channel-offered",
-            Self::ChannelClosed { .. } => "channel-closed",
-            Self::Connected { .. } => "connected",
-            Self::DialFailed { .. } => "dial-failed",
-            Self::Closed { .. } => "closed",
-            Self::Stranded { .. } => "stranded",
-            Self::Carried { .. } => "carried",
-            Self::Timer(_) => "timer",
-        }
-    }
-
-    fn class(&self) -> Class {
-        // Offers and closures come from relays, one for each channel that this node has asked for or allowed: bounded
-        // by the channels of a pair, and none of them can be missed.
-        Class::Reserved
-    }
+/// Which life of the dialling end a circuit is from.
+const fn life_of(circuit: CircuitId) -> u64 {
+    circuit.0 >> 32
 }
 
 impl Peer {
@@ -281,11 +65,14 @@ impl Peer {
         Self {
             me,
             peer,
-            relays: BTreeMap::new(),
+            relays: BTreeSet::new(),
             circuits: BTreeMap::new(),
-            current: None,
-            failures: 0,
+            takers: Vec::new(),
+            lies: BTreeMap::new(),
+            large: false,
+            refusals: 0,
             last_end: None,
+            life: None,
         }
     }
 
@@ -295,59 +82,92 @@ impl Peer {
         self.me < self.peer
     }
 
-    /// The circuit that this side builds or uses; the dialling side has one at a time.
-    fn own_circuit(&mut self, turn: Turn, effects: &mut Vec<Effect>) -> CircuitId {
-        if let Some(circuit) = self.circuits.keys().next() {
-            return *circuit;
-        }
-        let circuit = CircuitId(turn.draw(1, u64::MAX));
-        self.circuits.insert(circuit, Circuit::default());
-        effects.push(Effect::CircuitAdd { circuit });
-        circuit
+    /// Whether a circuit stands for new flows.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        self.circuits.values().any(Circuit::serves)
     }
 
-    fn ask(&mut self, turn: Turn, relay: NodeId, effects: &mut Vec<Effect>) {
+    /// Opens another circuit: over its home's channel first, if it is for one relay. One that is to take whatever comes has
+    /// small packets, which get through before anything is proven.
+    fn open(&mut self, turn: Turn, home: Option<NodeId>, effects: &mut Vec<Effect>) {
+        let half = |salt| turn.draw(salt, u64::from(u32::MAX)) + 1;
+        let life = *self.life.get_or_insert(half(1) as u32);
+        // Several may open in one turn.
+        let circuit = CircuitId(u64::from(life) << 32 | half(2 + self.circuits.len() as u64));
+        if self.circuits.contains_key(&circuit) {
+            return;
+        }
+        let large = self.large && home.is_some();
+        self.circuits.insert(circuit, Circuit { home, waits: home.is_some(), large, ..Circuit::default() });
+        effects.push(Effect::CircuitAdd { circuit, large });
+        self.ask_all(circuit, effects);
+    }
+
+    /// A circuit is there for whatever comes: the first, or one in place of the last that ended.
+    fn open_if_none(&mut self, turn: Turn, effects: &mut Vec<Effect>) {
+        if self.dials() && !self.relays.is_empty() && self.circuits.values().all(|known| known.closing) {
+            self.open(turn, None, effects);
+        }
+    }
+
+    fn relay_up(&mut self, turn: Turn, relay: NodeId, effects: &mut Vec<Effect>) {
+        self.relays.insert(relay);
         if !self.dials() {
             return;
         }
-        let circuit = self.own_circuit(turn, effects);
-        if let Some(channel) = self.relays.get_mut(&relay) {
-            channel.phase = ChannelPhase::Asked;
-            effects.push(Effect::ChannelOpen { relay, circuit });
+        for circuit in self.circuits.keys().copied().collect::<Vec<_>>() {
+            self.ask(relay, circuit, effects);
         }
+        self.open_if_none(turn, effects);
+        // It may be one that takes new connections and has lost its circuit meanwhile.
+        self.level(turn, effects);
     }
 
-    fn ask_later(&mut self, turn: Turn, relay: NodeId, reason: String, effects: &mut Vec<Effect>) {
-        let Some(channel) = self.relays.get_mut(&relay) else { return };
-        channel.refusals = channel.refusals.saturating_add(1);
-        channel.refusal = Some(reason);
-        channel.phase = ChannelPhase::Waiting;
-        let wait = retry::delay(&turn, channel.refusals, CHANNEL_RETRY_MIN, CHANNEL_RETRY_MAX);
-        effects.push(Effect::Start { timer: Timer::Channel(relay), after_ms: wait.as_millis() as u64 });
-    }
-
-    fn channel_add(&mut self, relay: NodeId, circuit: CircuitId, tokens: Tokens, effects: &mut Vec<Effect>) {
-        let Some(known) = self.circuits.get_mut(&circuit) else { return };
-        if !known.channels.insert(relay) {
-            effects.push(Effect::ChannelRemove { relay, circuit });
-        }
-        effects.push(Effect::ChannelAdd { relay, circuit, tokens });
-    }
-
-    fn channel_remove(&mut self, relay: NodeId, circuit: CircuitId, effects: &mut Vec<Effect>) {
-        if let Some(known) = self.circuits.get_mut(&circuit)
-            && known.channels.remove(&relay)
-        {
-            effects.push(Effect::ChannelRemove { relay, circuit });
-        }
-    }
-
-    fn dial(&mut self, effects: &mut Vec<Effect>) {
-        for (circuit, known) in &mut self.circuits {
-            if known.connection.is_none() && !known.dialling && !known.channels.is_empty() {
-                known.dialling = true;
-                effects.push(Effect::Dial { circuit: *circuit });
+    fn relay_down(&mut self, turn: Turn, relay: NodeId, effects: &mut Vec<Effect>) {
+        self.relays.remove(&relay);
+        for circuit in self.circuits.keys().copied().collect::<Vec<_>>() {
+            self.channel_remove(relay, circuit, effects);
+            let Some(known) = self.circuits.get_mut(&circuit) else { continue };
+            known.channels.remove(&relay);
+            if known.waits && known.home == Some(relay) {
+                self.give_up(turn, circuit, "the session with its relay ended", effects);
+            } else if self.dials() {
+                // Its place is another relay's now, where there are more than a circuit has channels.
+                self.ask_all(circuit, effects);
             }
+        }
+    }
+
+    /// A further circuit does not come to stand: another serves meanwhile, and its relay is asked again later.
+    fn give_up(&mut self, turn: Turn, circuit: CircuitId, reason: &str, effects: &mut Vec<Effect>) {
+        self.remove(circuit, reason, effects);
+        self.refusals = self.refusals.saturating_add(1);
+        let wait = retry::delay(&turn, self.refusals, SPREAD_RETRY_MIN, SPREAD_RETRY_MAX);
+        effects.push(Effect::Start { timer: Timer::Spread, after_ms: wait.as_millis() as u64 });
+        self.open_if_none(turn, effects);
+    }
+
+    fn opened(&mut self, relay: NodeId, circuit: CircuitId, tokens: Tokens, effects: &mut Vec<Effect>) {
+        let Some(known) = self.circuits.get_mut(&circuit) else {
+            return effects.push(Effect::ChannelClose { relay, circuit });
+        };
+        if !self.relays.contains(&relay) {
+            return;
+        }
+        let waited = core::mem::take(&mut known.waits);
+        self.channel_add(relay, circuit, tokens, effects);
+        self.dial(circuit, effects);
+        if waited {
+            self.ask_all(circuit, effects);
+        }
+    }
+
+    fn dial(&mut self, circuit: CircuitId, effects: &mut Vec<Effect>) {
+        let Some(known) = self.circuits.get_mut(&circuit) else { return };
+        if known.connection.is_none() && !known.dialling && known.added().next().is_some() {
+            known.dialling = true;
+            effects.push(Effect::Dial { circuit });
         }
     }
 
@@ -357,29 +177,36 @@ impl Peer {
             return;
         }
         if !self.circuits.contains_key(&circuit) {
-            let spare = self.circuits.keys().find(|known| Some(**known) != self.current).copied();
-            if self.circuits.len() >= CIRCUITS_OF_A_PAIR_MAX
-                && let Some(spare) = spare
-            {
+            if self.circuits.len() >= CIRCUITS_TAKEN_MAX {
+                let Some(spare) = self.spare(circuit) else {
+                    return effects.push(Effect::ChannelClose { relay, circuit });
+                };
                 self.remove(spare, "the peer opened another circuit", effects);
             }
             self.circuits.insert(circuit, Circuit::default());
-            effects.push(Effect::CircuitAdd { circuit });
+            effects.push(Effect::CircuitAdd { circuit, large: false });
         }
         self.channel_add(relay, circuit, tokens, effects);
     }
 
+    /// What makes room for an offered circuit: one that does not stand, of another life of the dialler first.
+    fn spare(&self, offered: CircuitId) -> Option<CircuitId> {
+        let free = self.circuits.iter().filter(|(_, known)| known.connection.is_none());
+        free.map(|(circuit, _)| *circuit).min_by_key(|it| (life_of(*it) == life_of(offered), *it))
+    }
+
     fn remove(&mut self, circuit: CircuitId, reason: &str, effects: &mut Vec<Effect>) {
         let Some(known) = self.circuits.remove(&circuit) else { return };
+        self.lies.remove(&circuit);
         if self.dials() {
-            for relay in &known.channels {
-                effects.push(Effect::ChannelClose { relay: *relay, circuit });
+            for relay in known.added() {
+                effects.push(Effect::ChannelClose { relay, circuit });
             }
         }
-        effects.push(Effect::CircuitRemove { circuit, reason: reason.to_owned() });
-        if self.current == Some(circuit) {
-            self.current = None;
-            effects.push(Effect::Down { reason: reason.to_owned() });
+        let reason = reason.to_owned();
+        effects.push(Effect::CircuitRemove { circuit, reason: reason.clone() });
+        if known.connection.is_some() {
+            effects.push(Effect::Down { circuit, reason });
         }
     }
 
@@ -389,12 +216,16 @@ impl Peer {
             return;
         };
         known.dialling = false;
+        known.failures = 0;
         known.connection = Some(connection);
-        self.failures = 0;
-        self.current = Some(circuit);
         effects.push(Effect::Up { circuit, connection });
-        let older: Vec<CircuitId> = self.circuits.keys().filter(|other| **other != circuit).copied().collect();
-        for older in older {
+        if self.dials() {
+            self.refusals = 0;
+            return;
+        }
+        // The dialling end has restarted: what it had before leads nowhere.
+        let older = self.circuits.keys().filter(|other| life_of(**other) != life_of(circuit)).copied();
+        for older in older.collect::<Vec<_>>() {
             self.remove(older, "the peer opened another circuit", effects);
         }
     }
@@ -403,16 +234,134 @@ impl Peer {
         self.last_end = Some(reason.to_owned());
         if let Some(known) = self.circuits.get(&circuit).filter(|_| !self.dials()) {
             // The dialling end may go on with this circuit: it must hear that its channels lead nowhere any more.
-            for relay in &known.channels {
-                effects.push(Effect::ChannelClose { relay: *relay, circuit });
+            for relay in known.added() {
+                effects.push(Effect::ChannelClose { relay, circuit });
             }
         }
         self.remove(circuit, reason, effects);
-        if self.dials() {
-            let relays: Vec<NodeId> = self.relays.keys().copied().collect();
-            for relay in relays {
-                self.ask(turn, relay, effects);
+        self.open_if_none(turn, effects);
+    }
+
+    /// Has a circuit at each relay that takes new connections, and none that no relay needs and nothing uses.
+    fn level(&mut self, turn: Turn, effects: &mut Vec<Effect>) {
+        if !self.dials() {
+            return;
+        }
+        for taker in self.takers.clone() {
+            if self.at(taker).any(|circuit| self.fits(circuit)) || !self.relays.contains(&taker) {
+                continue;
             }
+            if let Some(circuit) = self.idle_elsewhere() {
+                self.lies.insert(circuit, Lie { relay: Some(taker), busy: false, fits: true });
+                effects.push(Effect::Move { circuit, relay: taker });
+            } else if self.circuits.len() < CIRCUITS_OF_A_PAIR_MAX && self.serves() {
+                self.open(turn, Some(taker), effects);
+            }
+        }
+        self.mark_surplus(effects);
+    }
+
+    /// Circuits at a relay, those under way to it too.
+    fn at(&self, relay: NodeId) -> impl Iterator<Item = CircuitId> + '_ {
+        let lies = move |circuit: &CircuitId, known: &Circuit| match self.lies.get(circuit) {
+            Some(lie) => lie.relay == Some(relay),
+            None => known.home == Some(relay),
+        };
+        let open = self.circuits.iter().filter(|(_, known)| !known.closing);
+        open.filter(move |(circuit, known)| lies(circuit, known)).map(|(circuit, _)| *circuit)
+    }
+
+    /// Whether a circuit's packets have the size of new ones.
+    fn fits(&self, circuit: CircuitId) -> bool {
+        let under_way = || self.circuits.get(&circuit).is_some_and(|known| known.large == self.large);
+        self.lies.get(&circuit).map_or_else(under_way, |lie| lie.fits)
+    }
+
+    /// An empty circuit that no relay needs where it is and that would serve elsewhere.
+    fn idle_elsewhere(&self) -> Option<CircuitId> {
+        let needed = self.needed();
+        let idle = self.circuits.iter().filter(|(circuit, known)| known.serves() && !needed.contains(circuit));
+        let serves = |lie: &Lie| !lie.busy && lie.fits;
+        idle.map(|(circuit, _)| *circuit).find(|circuit| self.lies.get(circuit).is_some_and(serves))
+    }
+
+    /// One circuit for each relay that takes new connections, and any where there is none such: the one that stays open. One
+    /// of another size than new ones have is needed until such a one stands.
+    fn needed(&self) -> BTreeSet<CircuitId> {
+        let serves = |circuit: &CircuitId| self.circuits.get(circuit).is_some_and(Circuit::serves);
+        let busy = |circuit: &CircuitId| self.lies.get(circuit).is_some_and(|lie| lie.busy);
+        let best = |circuit: &CircuitId| (!self.fits(*circuit), !busy(circuit), *circuit);
+        let at = |taker: &NodeId| self.at(*taker).filter(serves).min_by_key(best);
+        let needed: BTreeSet<CircuitId> = self.takers.iter().filter_map(at).collect();
+        if !needed.is_empty() {
+            return needed;
+        }
+        self.circuits.keys().filter(|circuit| serves(circuit)).copied().min_by_key(best).into_iter().collect()
+    }
+
+    fn mark_surplus(&mut self, effects: &mut Vec<Effect>) {
+        let needed = self.needed();
+        for (circuit, known) in &mut self.circuits {
+            let idle = self.lies.get(circuit).is_some_and(|lie| !lie.busy);
+            let surplus = known.serves() && idle && !needed.contains(circuit);
+            if surplus && !known.surplus {
+                let timer = Timer::Surplus(*circuit);
+                effects.push(Effect::Start { timer, after_ms: CIRCUIT_SURPLUS.as_millis() as u64 });
+            }
+            known.surplus = surplus;
+        }
+    }
+
+    /// A circuit that the dialling end has given up before it stood leaves nothing here.
+    fn forsaken(&mut self, circuit: CircuitId, effects: &mut Vec<Effect>) {
+        let known = self.circuits.get(&circuit).filter(|_| !self.dials());
+        if known.is_some_and(|known| known.connection.is_none() && known.added().next().is_none()) {
+            self.remove(circuit, "the peer gave it up", effects);
+        }
+    }
+
+    fn retire(&mut self, circuit: CircuitId, effects: &mut Vec<Effect>) {
+        let others = self.circuits.iter().any(|(other, known)| *other != circuit && known.serves() && !known.surplus);
+        let Some(known) = self.circuits.get_mut(&circuit).filter(|known| known.surplus && known.serves()) else {
+            return;
+        };
+        if others {
+            known.closing = true;
+            effects.push(Effect::Retire { circuit });
+        }
+    }
+
+    fn dial_failed(&mut self, turn: Turn, circuit: CircuitId, reason: String, effects: &mut Vec<Effect>) {
+        let Some(known) = self.circuits.get_mut(&circuit) else { return };
+        if known.large {
+            // Its way may be too narrow by now: it is dialled again only once that is known.
+            return self.give_up(turn, circuit, &reason, effects);
+        }
+        known.dialling = false;
+        known.failures = known.failures.saturating_add(1);
+        let wait = retry::delay(&turn, known.failures, DIAL_RETRY_MIN, DIAL_RETRY_MAX);
+        effects.push(Effect::Start { timer: Timer::Dial(circuit), after_ms: wait.as_millis() as u64 });
+        self.last_end = Some(reason);
+    }
+
+    fn timer(&mut self, turn: Turn, timer: Timer, effects: &mut Vec<Effect>) {
+        let known = |circuit| self.circuits.get(&circuit);
+        match timer {
+            Timer::Channel(relay, circuit) => {
+                let channel = known(circuit).and_then(|known| known.channels.get(&relay));
+                if channel.is_some_and(|channel| channel.phase == ChannelPhase::Waiting) {
+                    self.ask(relay, circuit, effects);
+                }
+            }
+            Timer::Stranded(circuit) => {
+                if known(circuit).is_some_and(|known| known.stranded) {
+                    self.closed(turn, circuit, "no relay carried it for as long as flows wait", effects);
+                }
+            }
+            Timer::Surplus(circuit) if self.dials() => self.retire(circuit, effects),
+            Timer::Surplus(circuit) => self.forsaken(circuit, effects),
+            Timer::Dial(circuit) => self.dial(circuit, effects),
+            Timer::Spread => self.level(turn, effects),
         }
     }
 }
@@ -424,55 +373,28 @@ impl Behavior for Peer {
 
     fn on(&mut self, turn: Turn, event: Event, effects: &mut Vec<Effect>) {
         match event {
-            Event::RelayUp { relay } => {
-                self.relays.insert(relay, Channel::default());
-                self.ask(turn, relay, effects);
-            }
-            Event::RelayDown { relay } => {
-                self.relays.remove(&relay);
-                let circuits: Vec<CircuitId> = self.circuits.keys().copied().collect();
-                for circuit in circuits {
-                    self.channel_remove(relay, circuit, effects);
-                }
-            }
-            Event::ChannelOpened { relay, circuit, tokens } => {
-                if !self.circuits.contains_key(&circuit) {
-                    effects.push(Effect::ChannelClose { relay, circuit });
-                } else if let Some(channel) = self.relays.get_mut(&relay) {
-                    *channel = Channel { phase: ChannelPhase::Open, ..Channel::default() };
-                    self.channel_add(relay, circuit, tokens, effects);
-                    self.dial(effects);
-                }
-            }
+            Event::RelayUp { relay } => self.relay_up(turn, relay, effects),
+            Event::RelayDown { relay } => self.relay_down(turn, relay, effects),
+            Event::ChannelOpened { relay, circuit, tokens } => self.opened(relay, circuit, tokens, effects),
             Event::ChannelRefused { relay, circuit, reason } => {
-                if self.circuits.contains_key(&circuit) {
-                    self.ask_later(turn, relay, reason, effects);
+                if self.circuits.get(&circuit).is_some_and(|known| known.waits) {
+                    self.give_up(turn, circuit, &reason, effects);
+                } else {
+                    self.ask_later(turn, relay, circuit, reason, effects);
                 }
             }
             Event::ChannelOffered { relay, circuit, tokens } => self.offered(relay, circuit, tokens, effects),
             Event::ChannelClosed { relay, circuit, reason } => {
                 self.channel_remove(relay, circuit, effects);
-                if self.dials() && self.circuits.contains_key(&circuit) {
-                    self.ask_later(turn, relay, reason, effects);
+                if self.dials() {
+                    self.ask_later(turn, relay, circuit, reason, effects);
                 }
             }
             Event::Connected { circuit, connection } => self.connected(circuit, connection, effects),
-            Event::DialFailed { circuit, reason } => {
-                let Some(known) = self.circuits.get_mut(&circuit) else { return };
-                known.dialling = false;
-                self.last_end = Some(reason);
-                self.failures = self.failures.saturating_add(1);
-                let wait = retry::delay(&turn, self.failures, DIAL_RETRY_MIN, DIAL_RETRY_MAX);
-                effects.push(Effect::Start { timer: Timer::Dial, after_ms: wait.as_millis() as u64 });
-            }
+            Event::DialFailed { circuit, reason } => self.dial_failed(turn, circuit, reason, effects),
             Event::Closed { circuit, connection, reason } => {
                 if self.circuits.get(&circuit).is_some_and(|known| known.connection == Some(connection)) {
                     self.closed(turn, circuit, &reason, effects);
-                }
-            }
-            Event::Timer(Timer::Channel(relay)) => {
-                if self.relays.get(&relay).is_some_and(|channel| channel.phase == ChannelPhase::Waiting) {
-                    self.ask(turn, relay, effects);
                 }
             }
             Event::Stranded { circuit, wait_ms } => {
@@ -486,144 +408,23 @@ impl Behavior for Peer {
                     known.stranded = false;
                 }
             }
-            Event::Timer(Timer::Stranded(circuit)) => {
-                if self.circuits.get(&circuit).is_some_and(|known| known.stranded) {
-                    self.closed(turn, circuit, "no relay carried it for as long as flows wait", effects);
+            Event::Spread { takers, lies, large } => {
+                (self.takers, self.lies, self.large) = (takers, lies, large);
+                self.lies.retain(|circuit, _| self.circuits.contains_key(circuit));
+                self.level(turn, effects);
+            }
+            Event::Retired { circuit } => {
+                if self.circuits.get(&circuit).is_some_and(|known| known.closing) {
+                    self.remove(circuit, "it was empty and no relay needed it", effects);
+                    self.open_if_none(turn, effects);
                 }
             }
-            Event::Timer(Timer::Dial) => self.dial(effects),
+            Event::Kept { circuit } => {
+                if let Some(known) = self.circuits.get_mut(&circuit) {
+                    (known.closing, known.surplus) = (false, false);
+                }
+            }
+            Event::Timer(timer) => self.timer(turn, timer, effects),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const RELAY: NodeId = NodeId(9);
-    const TOKENS: Tokens = Tokens { outgoing: ChannelToken(1), incoming: ChannelToken(2) };
-
-    fn on(peer: &mut Peer, event: Event) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        peer.on(Turn { chance: 77, ..Turn::default() }, event, &mut effects);
-        effects
-    }
-
-    fn connected() -> (Peer, CircuitId) {
-        let mut peer = Peer::new(NodeId(1), NodeId(2));
-        let effects = on(&mut peer, Event::RelayUp { relay: RELAY });
-        let [Effect::CircuitAdd { circuit }, Effect::ChannelOpen { relay: RELAY, .. }] = effects[..] else {
-            panic!("{effects:?}")
-        };
-        let effects = on(&mut peer, Event::ChannelOpened { relay: RELAY, circuit, tokens: TOKENS });
-        assert_eq!(effects, [Effect::ChannelAdd { relay: RELAY, circuit, tokens: TOKENS }, Effect::Dial { circuit }]);
-        let effects = on(&mut peer, Event::Connected { circuit, connection: 5 });
-        assert_eq!(effects, [Effect::Up { circuit, connection: 5 }]);
-        (peer, circuit)
-    }
-
-    #[test]
-    fn the_lower_node_opens_channels_and_dials_once() {
-        let (mut peer, circuit) = connected();
-        // RP-2: a second relay becomes a second channel of the same circuit.
-        let effects = on(&mut peer, Event::RelayUp { relay: NodeId(8) });
-        assert_eq!(effects, [Effect::ChannelOpen { relay: NodeId(8), circuit }]);
-        let effects = on(&mut peer, Event::ChannelOpened { relay: NodeId(8), circuit, tokens: TOKENS });
-        assert_eq!(effects, [Effect::ChannelAdd { relay: NodeId(8), circuit, tokens: TOKENS }]);
-    }
-
-    // RP-1: losing a relay leaves the circuit as it is.
-    #[test]
-    fn a_lost_relay_takes_its_channel_and_nothing_else() {
-        let (mut peer, circuit) = connected();
-        let effects = on(&mut peer, Event::RelayDown { relay: RELAY });
-        assert_eq!(effects, [Effect::ChannelRemove { relay: RELAY, circuit }]);
-        assert_eq!(peer.current, Some(circuit));
-        let effects = on(&mut peer, Event::RelayUp { relay: RELAY });
-        assert_eq!(effects, [Effect::ChannelOpen { relay: RELAY, circuit }]);
-    }
-
-    #[test]
-    fn a_closed_circuit_is_opened_anew_under_another_number() {
-        let (mut peer, circuit) = connected();
-        let mut effects = Vec::new();
-        let event = Event::Closed { circuit, connection: 5, reason: "timed out".into() };
-        peer.on(Turn { chance: 78, ..Turn::default() }, event, &mut effects);
-        assert!(matches!(effects[0], Effect::ChannelClose { .. }), "{effects:?}");
-        assert!(effects.iter().any(|effect| matches!(effect, Effect::Down { .. })));
-        assert!(effects.iter().any(|effect| matches!(effect, Effect::CircuitAdd { circuit: new } if *new != circuit)));
-        let late = on(&mut peer, Event::ChannelOpened { relay: RELAY, circuit, tokens: TOKENS });
-        assert_eq!(late, [Effect::ChannelClose { relay: RELAY, circuit }]);
-    }
-
-    #[test]
-    fn the_higher_node_takes_offers_and_keeps_the_newest_circuit() {
-        let mut peer = Peer::new(NodeId(2), NodeId(1));
-        assert_eq!(on(&mut peer, Event::RelayUp { relay: RELAY }), []);
-        let offer = |circuit| Event::ChannelOffered { relay: RELAY, circuit: CircuitId(circuit), tokens: TOKENS };
-        assert!(matches!(on(&mut peer, offer(1))[..], [Effect::CircuitAdd { .. }, Effect::ChannelAdd { .. }]));
-        on(&mut peer, Event::Connected { circuit: CircuitId(1), connection: 5 });
-        on(&mut peer, offer(2));
-        assert_eq!(peer.current, Some(CircuitId(1)), "the old one serves until the new one stands");
-        let effects = on(&mut peer, Event::Connected { circuit: CircuitId(2), connection: 6 });
-        assert!(matches!(
-            effects[..],
-            [Effect::Up { circuit: CircuitId(2), .. }, Effect::CircuitRemove { circuit: CircuitId(1), .. }]
-        ));
-        for number in 3..20 {
-            on(&mut peer, offer(number));
-            assert!(peer.circuits.len() <= CIRCUITS_OF_A_PAIR_MAX);
-            assert_eq!(peer.current, Some(CircuitId(2)));
-        }
-    }
-
-    // RP-1: with no relay to be reached, flows wait, then they end.
-    #[test]
-    fn a_circuit_without_a_relay_ends_after_the_wait_and_not_if_one_came_back() {
-        let (mut peer, circuit) = connected();
-        let wait = [Effect::Start { timer: Timer::Stranded(circuit), after_ms: 60_000 }];
-        assert_eq!(on(&mut peer, Event::Stranded { circuit, wait_ms: 60_000 }), wait);
-        assert_eq!(on(&mut peer, Event::Stranded { circuit, wait_ms: 60_000 }), [], "the first wait counts");
-        on(&mut peer, Event::Carried { circuit });
-        assert_eq!(on(&mut peer, Event::Timer(Timer::Stranded(circuit))), []);
-        assert_eq!(on(&mut peer, Event::Stranded { circuit, wait_ms: 60_000 }), wait, "and starts anew");
-        let effects = on(&mut peer, Event::Timer(Timer::Stranded(circuit)));
-        assert!(effects.iter().any(|effect| matches!(effect, Effect::CircuitRemove { .. })), "{effects:?}");
-    }
-
-    // A dial that was given up at its beginning leaves a connection here that is reset later.
-    #[test]
-    fn the_higher_node_tells_relays_of_a_circuit_that_ended_here_alone() {
-        let mut peer = Peer::new(NodeId(2), NodeId(1));
-        on(&mut peer, Event::RelayUp { relay: RELAY });
-        let circuit = CircuitId(1);
-        on(&mut peer, Event::ChannelOffered { relay: RELAY, circuit, tokens: TOKENS });
-        on(&mut peer, Event::Connected { circuit, connection: 5 });
-        let effects = on(&mut peer, Event::Closed { circuit, connection: 5, reason: "reset".into() });
-        assert_eq!(effects[0], Effect::ChannelClose { relay: RELAY, circuit });
-        assert!(effects.iter().any(|effect| matches!(effect, Effect::Down { .. })));
-        let offer = Event::ChannelOffered { relay: RELAY, circuit, tokens: TOKENS };
-        assert!(matches!(on(&mut peer, offer)[..], [Effect::CircuitAdd { .. }, Effect::ChannelAdd { .. }]));
-    }
-
-    #[test]
-    fn an_offer_that_is_ahead_of_its_session_is_taken() {
-        let mut peer = Peer::new(NodeId(2), NodeId(1));
-        let offer = Event::ChannelOffered { relay: RELAY, circuit: CircuitId(1), tokens: TOKENS };
-        assert!(matches!(on(&mut peer, offer)[..], [Effect::CircuitAdd { .. }, Effect::ChannelAdd { .. }]));
-        assert_eq!(on(&mut peer, Event::RelayUp { relay: RELAY }), []);
-        let removed = [Effect::ChannelRemove { relay: RELAY, circuit: CircuitId(1) }];
-        assert_eq!(on(&mut peer, Event::RelayDown { relay: RELAY }), removed);
-    }
-
-    #[test]
-    fn a_refused_channel_is_asked_for_again() {
-        let mut peer = Peer::new(NodeId(1), NodeId(2));
-        on(&mut peer, Event::RelayUp { relay: RELAY });
-        let circuit = *peer.circuits.keys().next().unwrap();
-        let effects = on(&mut peer, Event::ChannelRefused { relay: RELAY, circuit, reason: "not connected".into() });
-        assert!(matches!(effects[..], [Effect::Start { timer: Timer::Channel(RELAY), .. }]));
-        assert_eq!(on(&mut peer, Event::Timer(Timer::Channel(RELAY))), [Effect::ChannelOpen { relay: RELAY, circuit }]);
-        assert_eq!(on(&mut peer, Event::Timer(Timer::Channel(RELAY))), [], "it is under way");
     }
 }

@@ -27,9 +27,9 @@ pub struct Carried {
 }
 
 impl Carried {
-    /// An idle circuit counts a little: its next flows come where it is.
+    /// An idle circuit counts nothing: its pair has it where new flows are taken, and would have it there again.
     const fn weight(&self) -> u64 {
-        self.flows * 8 + 1
+        self.flows
     }
 }
 
@@ -105,8 +105,8 @@ fn best(circuits: &[Carried], relays: &Relays, loads: &BTreeMap<NodeId, (u64, u6
     let candidate = |(at, circuit): (usize, &Carried), to: NodeId| {
         let ((from_weight, from_flows), (to_weight, to_flows)) = (*loads.get(&circuit.relay)?, *loads.get(&to)?);
         let larger = (from_weight - circuit.weight()).max(to_weight + circuit.weight());
-        // A flow or two of difference is not worth a move.
-        if to == circuit.relay || larger + 8 > from_weight {
+        // A flow of difference is not worth a move.
+        if to == circuit.relay || larger + 1 > from_weight {
             return None;
         }
         let to_round_trip_us = relays.holds(circuit, to)?;

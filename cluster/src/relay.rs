@@ -43,6 +43,7 @@ use crate::{
     behavior::{Behavior, ReplyId, Turn},
     command::{Refusal, code},
     id::{ChannelToken, LinkId, Name, NodeId, Version},
+    limits::AHEAD_LOT_MAX,
     revocation::Revocations,
     snapshot::Policy,
     time::{Moment, WallTime},
@@ -125,7 +126,7 @@ pub struct Counters {
     pub registered: u64,
     /// Channels opened.
     pub channels_opened: u64,
-    /// Tunnels admitted.
+    /// Tunnels admitted, those ahead of need too.
     pub admitted: u64,
     /// Refusals by code.
     pub refused: BTreeMap<String, u64>,
@@ -155,7 +156,7 @@ struct Asked {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum AskedFor {
     Offer { key: ChannelKey },
-    Admission { connection: u64, reply: ReplyId, target: NodeId },
+    Admission { connection: u64, reply: ReplyId, target: NodeId, tunnels: u64 },
 }
 
 /// How far a request got.
@@ -288,7 +289,12 @@ impl Relay {
             NodeRequest::Revocations { .. } | NodeRequest::RevocationsAsk | NodeRequest::Traced { .. } => {
                 self.reply(asker.reply, NodeResponse::Done, effects);
             }
-            NodeRequest::Register { .. } | NodeRequest::Admit { .. } => {
+            NodeRequest::AdmitAhead { ref tunnels, .. } if !(1..=AHEAD_LOT_MAX).contains(&tunnels.len()) => {
+                let found = format!("{} tunnels are asked for ahead, and 1 to {AHEAD_LOT_MAX} may be", tunnels.len());
+                let refusal = Refusal::new(code::TOO_MANY, found, "Update the node: it asks for lots of another size");
+                self.reply(asker.reply, NodeResponse::Refused(refusal), effects);
+            }
+            NodeRequest::Register { .. } | NodeRequest::Admit { .. } | NodeRequest::AdmitAhead { .. } => {
                 self.attempt(turn, asker, request, grant, effects);
             }
         }
@@ -310,8 +316,8 @@ impl Relay {
         }
         match what {
             AskedFor::Offer { key } => self.offer_answered(key, refusal.as_ref(), effects),
-            AskedFor::Admission { connection, reply, target } => {
-                self.admission_answered(Asker { connection, reply }, target, refusal, effects);
+            AskedFor::Admission { connection, reply, target, tunnels } => {
+                self.admission_answered(Asker { connection, reply }, target, tunnels, refusal, effects);
             }
         }
     }

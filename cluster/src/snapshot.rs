@@ -131,6 +131,8 @@ pub struct LinkView {
     pub target: NodeId,
     /// The target's address, if the recipient is the target node.
     pub target_address: Option<String>,
+    /// How many ready relays receive its new connections (RP-10).
+    pub spread: u8,
     /// The recipient's grants: to open tunnels as a consumer, to register the endpoint as the target node.
     pub grants: Vec<SignedGrant>,
 }

@@ -284,6 +284,7 @@ impl State {
             Action::RelayDisconnect { relay } => self.relay_disconnect(now, relay),
             Action::LinkAdd { name, link } => self.link_add(now, name, link),
             Action::LinkRetarget { link, target_address } => self.link_retarget(now, version, link, target_address),
+            Action::LinkSpread { link, spread } => self.link_spread(link, spread),
             Action::LinkRemove { link } => self.link_remove(now, version, link),
             Action::SettingSet { setting } => self.setting_set(now, setting),
             Action::LeaseRenew => Ok(self.lease_renew(now)),
@@ -291,6 +292,10 @@ impl State {
             Action::BalancerSet { name, spec, changed } => self.balancer_set(version, &name, spec, changed),
             Action::BalancerRemove { name } => self.balancer_remove(&name),
             Action::Note { who, what, reason } => self.note(by, &who, &what, &reason),
+            Action::DrainCut { relay, began, circuits, flows } => {
+                self.drain_ended(now, relay, began, Some((circuits, flows)))
+            }
+            Action::DrainUnseen { relay, began } => self.drain_ended(now, relay, began, None),
         }
     }
 

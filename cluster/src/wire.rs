@@ -177,6 +177,11 @@ impl Message for flow::TrialFrame {
     const VERSION: u8 = 2;
 }
 
+impl Message for flow::ClosingFrame {
+    const WHAT: &'static str = "closing frame";
+    const VERSION: u8 = 3;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -24,7 +24,7 @@ use postroad_cluster::{
         Message,
         control::{BalancerReport, CircuitReport, ControlRequest, ControlResponse, Load, Report},
         decode, encode,
-        flow::{OpenFrame, TrialFrame, TrialKind},
+        flow::{ClosingFrame, OpenFrame, TrialFrame, TrialKind},
         join::{JoinRequest, JoinResponse},
         session::{NodeRequest, NodeResponse, RelayRequest, RelayResponse},
     },
@@ -88,6 +88,7 @@ fn spec() -> LinkSpec {
         consumers: BTreeMap::from([(NodeId(3), "127.0.0.1:5432".to_owned())]),
         target: NodeId(300),
         target_address: "db:5432".to_owned(),
+        spread: 2,
     }
 }
 
@@ -173,6 +174,9 @@ fn commands(golden: &mut Golden) {
         Action::LeaseRenew,
         Action::RelayDrain { relay: node, draining: true },
         Action::RelayDisconnect { relay: node },
+        Action::LinkSpread { link, spread: 8 },
+        Action::DrainUnseen { relay: node, began: Version(20) },
+        Action::DrainCut { relay: node, began: Version(20), circuits: 2, flows: 300 },
         Action::BalancerAdd { name: name("orders"), spec: balancer_spec() },
         Action::BalancerSet { name: name("orders"), spec: balancer_spec(), changed: Version(7) },
         Action::BalancerRemove { name: name("orders") },
@@ -201,7 +205,7 @@ fn state(golden: &mut Golden) {
         joined: at,
         ready: true,
         ready_reason: "2 of 2".to_owned(),
-        drain: Some(Drain { version: Version(8), since: at, ends: at }),
+        drain: Some(Drain { version: Version(8), since: at, ends: at, settled: true }),
     };
     let token = TokenRecord {
         verifier: VerifierBytes([5; 32]),
@@ -263,6 +267,7 @@ fn snapshots_and_grants(golden: &mut Golden) {
         listen: Some("127.0.0.1:5432".to_owned()),
         target: NodeId(300),
         target_address: None,
+        spread: 2,
         grants: vec![signed_grant()],
     };
     let route = Route { generation: Generation(2), consumers: BTreeSet::from([NodeId(3)]), target: NodeId(300) };
@@ -278,7 +283,7 @@ fn snapshots_and_grants(golden: &mut Golden) {
         policy: Some(Policy {
             nodes: BTreeMap::from([(NodeId(3), [7; 32])]),
             routes: BTreeMap::from([(LinkId(1), route)]),
-            drain: Some(Drain { version: Version(8), since: WallTime(1), ends: WallTime(2) }),
+            drain: Some(Drain { version: Version(8), since: WallTime(1), ends: WallTime(2), settled: false }),
         }),
         flow_wait_seconds: 60,
         revocations: Some(signed_revocations()),
@@ -378,6 +383,10 @@ fn sessions_and_flows(golden: &mut Golden) {
         ("revocations", NodeRequest::Revocations { signed: Box::new(signed_revocations()) }),
         ("revocations_ask", NodeRequest::RevocationsAsk),
         ("traced", NodeRequest::Ping { sequence: 251 }.traced(trace()).expect("requests carry traces")),
+        (
+            "admit_ahead",
+            NodeRequest::AdmitAhead { tunnels: vec![TunnelId(1), tunnel], link, generation, grant: grant.clone() },
+        ),
     ];
     for (text, request) in requests {
         golden.check(&format!("session.node.request.{text}"), &request);
@@ -402,6 +411,10 @@ fn sessions_and_flows(golden: &mut Golden) {
         ("drain", RelayRequest::Drain { version: Version(9), draining: true }),
         ("applied", RelayRequest::Applied { version: Version(9), revocations: Version(7) }),
         ("traced", RelayRequest::Ping { sequence: 251 }.traced(trace()).expect("requests carry traces")),
+        (
+            "admission_ahead",
+            RelayRequest::AdmissionAhead { tunnels: vec![TunnelId(1), tunnel], link, generation, consumer: NodeId(3) },
+        ),
     ];
     for (text, request) in requests {
         golden.check(&format!("session.relay.request.{text}"), &request);
@@ -411,6 +424,7 @@ fn sessions_and_flows(golden: &mut Golden) {
     let open = OpenFrame { tunnel, link, generation, grant };
     golden.check("flow.open", &open);
     golden.check("flow.trial", &TrialFrame { open, kind: TrialKind::Sink });
+    golden.check("flow.closing", &ClosingFrame);
 }
 
 #[test]
@@ -428,7 +442,7 @@ fn every_message_keeps_its_bytes() {
 #[test]
 fn a_message_that_was_cut_is_refused() {
     let lines: Vec<_> = FILE.lines().filter(|line| line.starts_with("session.node.request.")).collect();
-    assert_eq!(lines.len(), 12);
+    assert_eq!(lines.len(), 13);
     for line in lines {
         let (_, hex) = line.split_once(' ').expect("lines have a name and bytes");
         let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("lines hold hex");

@@ -7,7 +7,7 @@ use rand::{RngExt, rngs::StdRng};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    network::{Condition, Fabric, Host},
+    network::{Condition, ETHERNET_PAYLOAD_BYTES, Fabric, Host},
     scenario::{CONTROLS, HOSTS, RELAYS},
 };
 
@@ -70,6 +70,13 @@ pub enum Fault {
         host: usize,
         /// Bytes a second in each direction and to each other host.
         bytes_per_second: u64,
+        /// For how long.
+        for_ms: u64,
+    },
+    /// The ways from and to one host swallow large packets.
+    Narrow {
+        /// The host.
+        host: usize,
         /// For how long.
         for_ms: u64,
     },
@@ -151,6 +158,12 @@ impl Fault {
         Self::Drain { host: rng.random_range(0..RELAYS), for_ms: rng.random_range(500..15_000) }
     }
 
+    /// A narrow way by chance, for as long as it takes to be noticed and longer.
+    #[must_use]
+    pub fn draw_narrow(rng: &mut StdRng) -> Self {
+        Self::Narrow { host: rng.random_range(0..HOSTS), for_ms: rng.random_range(2_000..40_000) }
+    }
+
     /// Whether every host that it names exists.
     #[must_use]
     pub fn is_sound(&self) -> bool {
@@ -160,6 +173,7 @@ impl Fault {
             Self::Cut { from, to, .. } => *from < HOSTS && *to < HOSTS,
             Self::Partition { hosts, .. } => hosts.iter().all(|host| *host < HOSTS),
             Self::Slow { host, .. }
+            | Self::Narrow { host, .. }
             | Self::Crash { host, .. }
             | Self::Kill { host, .. }
             | Self::Restart { host, .. }
@@ -178,6 +192,7 @@ impl Fault {
             | Self::Cut { for_ms, .. }
             | Self::Partition { for_ms, .. }
             | Self::Slow { for_ms, .. }
+            | Self::Narrow { for_ms, .. }
             | Self::Crash { for_ms, .. }
             | Self::Kill { for_ms, .. }
             | Self::Restart { for_ms, .. }
@@ -199,6 +214,7 @@ impl Fault {
                 | Self::Cut { .. }
                 | Self::Partition { .. }
                 | Self::Slow { .. }
+                | Self::Narrow { .. }
         )
     }
 
@@ -217,6 +233,9 @@ impl Fault {
             Self::Partition { hosts, .. } => condition.cut |= hosts.contains(&from) != hosts.contains(&to),
             Self::Slow { host, bytes_per_second, .. } if from == *host || to == *host => {
                 condition.bytes_per_second = *bytes_per_second;
+            }
+            Self::Narrow { host, .. } if from == *host || to == *host => {
+                condition.payload_bytes_max = condition.payload_bytes_max.min(ETHERNET_PAYLOAD_BYTES);
             }
             _ => {}
         }

@@ -54,7 +54,15 @@ pub struct Condition {
     pub cut: bool,
     /// Bytes a second; 0 is no limit. What would wait over [`QUEUE_WAIT`] is lost.
     pub bytes_per_second: u64,
+    /// The largest UDP payload in bytes; a larger one is swallowed, and nobody is told.
+    pub payload_bytes_max: usize,
 }
+
+/// What frames of 1,500 bytes carry.
+pub const ETHERNET_PAYLOAD_BYTES: usize = 1_472;
+
+/// What frames of 9,000 bytes carry.
+pub const JUMBO_PAYLOAD_BYTES: usize = 8_972;
 
 /// How long packets may wait for a slow way: the buffer of an ordinary router.
 pub const QUEUE_WAIT: Duration = Duration::from_millis(200);
@@ -68,7 +76,15 @@ impl Default for Condition {
             duplicate: 0.0,
             cut: false,
             bytes_per_second: 0,
+            payload_bytes_max: ETHERNET_PAYLOAD_BYTES,
         }
+    }
+}
+
+impl Condition {
+    /// Whether nothing of this length gets through.
+    const fn swallows(&self, bytes: usize) -> bool {
+        self.cut || bytes > self.payload_bytes_max
     }
 }
 
@@ -304,7 +320,8 @@ impl Inner {
         let Datagram { from, to, bytes, late } = datagram;
         let (Some(source), Some(target)) = (Host::of(from.ip()), Host::of(to.ip())) else { return };
         let condition = self.condition(source, target);
-        let lost = condition.cut || (condition.loss > 0.0 && self.rng.random_bool(condition.loss));
+        let swallowed = condition.swallows(bytes.len());
+        let lost = swallowed || (condition.loss > 0.0 && self.rng.random_bool(condition.loss));
         if !lost {
             let stride = bytes.len().max(1);
             self.dispatch(Instant::now() + late, &condition, (source, target), from, to, &bytes, stride);
@@ -330,7 +347,8 @@ impl Inner {
         let begin = self.paused_until.get(&source).copied().filter(|end| *end > now).unwrap_or(now);
         let mut survivors: Vec<u8> = Vec::with_capacity(contents.len());
         for segment in contents.chunks(stride) {
-            let lost = condition.cut || (condition.loss > 0.0 && self.rng.random_bool(condition.loss));
+            let swallowed = condition.swallows(segment.len());
+            let lost = swallowed || (condition.loss > 0.0 && self.rng.random_bool(condition.loss));
             if let Some(observer) = &mut self.observer {
                 observer(now, from, to, segment.len(), lost);
             }

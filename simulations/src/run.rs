@@ -33,10 +33,10 @@ use crate::{
     },
     clock::SimEntropy,
     faults::{Fault, Weather, is_control},
-    network::Condition,
+    network::{Condition, JUMBO_PAYLOAD_BYTES},
     planted,
     report::Report,
-    scenario::{RELAYS, Scenario},
+    scenario::{RELAYS, Scenario, has_large_frames},
     trace::Trace,
     workload::{ROUTES, Workload},
     world::{Plan, World},
@@ -153,12 +153,18 @@ struct Life {
     converged_after: Option<Duration>,
 }
 
+/// The ways of a seed's network while nothing is wrong with them.
+fn ways(seed: u64) -> Condition {
+    let wide = Condition { payload_bytes_max: JUMBO_PAYLOAD_BYTES, ..Condition::default() };
+    if has_large_frames(seed) { wide } else { Condition::default() }
+}
+
 impl Life {
     fn new(scenario: Scenario, keeps: bool) -> Self {
         let trace = Trace::new(keeps);
         let findings = Findings::new(trace.clone());
         let (raft, votes) = RaftCheck::new(findings.clone(), trace.clone());
-        let world = World::new(scenario.seed, Condition::default(), Some(raft.clone()));
+        let world = World::new(scenario.seed, ways(scenario.seed), Some(raft.clone()));
         let datagrams = Arc::new(AtomicU64::new(0));
         let (to, count) = (trace.clone(), Arc::clone(&datagrams));
         world.fabric.observe(Box::new(move |at, from, target, bytes, lost| {

@@ -29,6 +29,15 @@ const FAULTS_MAX: usize = 10;
 /// Drains of one seed: fewer than relays, so that one that takes new flows is always left.
 const DRAINS_MAX: usize = 2;
 
+/// Ways of one seed that become narrow, where they are wide.
+const NARROW_MAX: usize = 2;
+
+/// Whether the network of a seed carries frames of 9,000 bytes.
+#[must_use]
+pub const fn has_large_frames(seed: u64) -> bool {
+    seed.is_multiple_of(3)
+}
+
 /// A world's beginning and everything that will happen to it from outside.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -61,6 +70,11 @@ impl Scenario {
         for _ in 0..drains.random_range(0..=DRAINS_MAX) {
             let at_ms = drains.random_range(1_000..SECONDS * 1_000 - 5_000);
             faults.push(Timed { at_ms, fault: Fault::draw_drain(&mut drains) });
+        }
+        let mut narrow = StdRng::seed_from_u64(seed ^ 0x6E61_7272_6F77);
+        for _ in 0..narrow.random_range(0..=if has_large_frames(seed) { NARROW_MAX } else { 0 }) {
+            let at_ms = narrow.random_range(1_000..SECONDS * 1_000 - 5_000);
+            faults.push(Timed { at_ms, fault: Fault::draw_narrow(&mut narrow) });
         }
         faults.sort_by_key(|timed| timed.at_ms);
         Self { seed, seconds: SECONDS, flows: FLOWS, faults, planted }

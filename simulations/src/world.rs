@@ -13,13 +13,14 @@ use postroad_cluster::{
     command::{Action, LinkSpec, Outcome, Refusal, VerifierBytes},
     domain::FailureDomain,
     id::{LinkId, Name, NodeId, Role},
+    limits::SPREAD_DEFAULT,
     time::{Clock as _, Span},
 };
 use postroad_raft::{AppliedEntry, Observer, Retention, Timing};
 use postroad_store::{Databases, Writing};
 use postroad_trust::{Authority, JoinSecret};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use tokio::time::Instant;
+use tokio::{runtime::Handle, time::Instant};
 
 use crate::{
     clock::{SimClock, SimEntropy, Skew},
@@ -179,6 +180,7 @@ impl World {
             disk: Arc::new(machine.disk.clone()),
             writing: Writing::Inline,
             network: Arc::new(network),
+            carriage: Handle::current(),
             boot_id: machine.boots,
         };
         (ports, settings)
@@ -388,7 +390,7 @@ impl World {
             consumers.insert(id(*index)?, SocketAddr::new(self.machines[*index].host.ip(), listen).to_string());
         }
         let target_address = SocketAddr::new(self.machines[to].host.ip(), target).to_string();
-        let link = LinkSpec { consumers, target: id(to)?, target_address };
+        let link = LinkSpec { consumers, target: id(to)?, target_address, spread: SPREAD_DEFAULT };
         match self.propose(Action::LinkAdd { name: name(text), link }).await {
             Ok(Outcome::LinkAdded { link, .. }) => Ok(link),
             Ok(other) => Err(format!("the link came to {other:?}")),

@@ -1,7 +1,11 @@
 //! Cases from the field, each on whole nodes in virtual time, named as the list of cases names them (R1, R2, …).
 
+#[path = "cases/admission.rs"]
+mod admission;
 #[path = "cases/balancer.rs"]
 mod balancer;
+#[path = "cases/circuits.rs"]
+mod circuits;
 #[path = "cases/control.rs"]
 mod control;
 #[path = "cases/drain.rs"]
@@ -10,6 +14,10 @@ mod drain;
 mod flows;
 #[path = "cases/hostile.rs"]
 mod hostile;
+#[path = "cases/hostile_relay.rs"]
+mod hostile_relay;
+#[path = "cases/packet_size.rs"]
+mod packet_size;
 #[path = "cases/relays.rs"]
 mod relays;
 #[path = "cases/revocation.rs"]

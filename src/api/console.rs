@@ -42,7 +42,7 @@ use crate::{
         },
         query::{Query, decode},
     },
-    errors::Failure,
+    errors::{Exit, Failure},
 };
 
 /// How old a status may be on a page.
@@ -85,6 +85,19 @@ pub(super) type Rows = Arc<[ActorRow]>;
 struct Last {
     vitals: Option<(Moment, Vitals)>,
     silence: Option<String>,
+    /// Bytes a second that its relay forwarded between its last two words.
+    forwards: Option<u64>,
+}
+
+/// Words that are further apart than this say nothing of the load now, nor do those that are nearer than a moment.
+const LOAD_APART: std::ops::RangeInclusive<u64> = 500..=30_000;
+
+/// What a relay has forwarded a second between two words of its node.
+fn forwarded(before: &Vitals, after: &Vitals) -> Option<u64> {
+    let (relay, earlier) = (after.relay.as_ref()?, before.relay.as_ref()?);
+    let ms = after.now.0.checked_sub(before.now.0).filter(|ms| LOAD_APART.contains(ms))?;
+    // A relay that was restarted counts from nothing.
+    Some(relay.bytes.checked_sub(earlier.bytes)? * 1_000 / ms)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -96,7 +109,10 @@ impl Memory {
         let mut heard = lock(&self.heard);
         let last = heard.entry(node).or_default();
         match said {
-            Ok(vitals) => *last = Last { vitals: Some((now, vitals)), silence: None },
+            Ok(vitals) => {
+                let forwards = last.vitals.as_ref().and_then(|(_, before)| forwarded(before, &vitals));
+                *last = Last { vitals: Some((now, vitals)), silence: None, forwards };
+            }
             Err(reason) => last.silence = Some(reason),
         }
     }
@@ -108,6 +124,7 @@ impl Memory {
             vitals: last.vitals.as_ref().map(|(_, vitals)| vitals.clone()),
             age_ms: last.vitals.as_ref().map(|(at, _)| now.since(*at).as_millis() as u64),
             silence: last.silence.clone(),
+            forwards: last.forwards.filter(|_| last.silence.is_none()),
         }
     }
 
@@ -195,16 +212,18 @@ impl Core {
                 self.memory.remember(address, now, &output.data);
                 Ok(output)
             }
-            Err(refusal) => match self.memory.recall(address) {
-                Some((at, page)) => {
-                    let age = relative::span(now.since(at));
-                    let warning =
-                        format!("{name} does not answer; this is what it showed {age} ago ({})", refusal.message);
-                    Ok(Output { data: page, ..Output::default() }.warn([warning]))
-                }
-                None => Err(super::refusal(Refusal { code: "NO_LEADER".into(), ..refusal })
-                    .details(serde_json::json!({ "node": name, "silent": true }))),
-            },
+            Err(refusal) => {
+                let reason = refusal.message;
+                let Some((at, page)) = self.memory.recall(address) else {
+                    let message = format!("{name} does not answer, and nobody has looked at this before: {reason}");
+                    return Err(Failure::new(Exit::Unreachable, "NODE_SILENT", message)
+                        .hint("What it said last is on the overview. Does it run, and reach a control node?")
+                        .details(serde_json::json!({ "node": name, "silent": true })));
+                };
+                let age = relative::span(now.since(at));
+                let warning = format!("{name} does not answer; this is what it showed {age} ago ({reason})");
+                Ok(Output { data: page, ..Output::default() }.warn([warning]))
+            }
         }
     }
 
@@ -238,10 +257,12 @@ impl Core {
         {
             return Arc::clone(status);
         }
-        let fresh = match timeout(STATUS_WAIT, self.status()).await {
-            Ok(found) => found.into_inner(),
+        let fresh = if let Ok(found) = timeout(STATUS_WAIT, self.status()).await {
+            found.into_inner()
+        } else {
             // What this node knows by itself takes no wait.
-            Err(_) => status::status(fabric, self.node.switch().map(|switch| &**switch), None, &self.seen),
+            let (switch, rows) = (self.node.switch().map(|switch| &**switch), self.rows(status::ROWS_SECONDS));
+            status::status(fabric, switch, None, &rows, &self.seen)
         };
         let fresh = Arc::new(fresh);
         *lock(&self.memory.status) = Some((fabric.now(), Arc::clone(&fresh)));
@@ -250,7 +271,13 @@ impl Core {
 
     pub(super) async fn vitals(&self) -> Vitals {
         let directory = &self.fabric().directory;
-        vitals::vitals(&*self.recent_status().await, &self.rows(20), directory.turns(), self.own_member())
+        vitals::vitals(
+            &*self.recent_status().await,
+            self.fabric().wall(),
+            &self.rows(status::ROWS_SECONDS),
+            directory.turns(),
+            self.own_member(),
+        )
     }
 
     /// Every actor as a row, at most a second old: several readers cost the node no more than one.
@@ -353,7 +380,7 @@ impl Core {
         };
         let now = fabric.now();
         let since = |what: &str| self.seen.since(what, status.now);
-        overview::overview(Status::clone(&status), members, |node| self.memory.heard(node, now), since)
+        overview::overview(Status::clone(&status), fabric.wall(), members, |node| self.memory.heard(node, now), since)
     }
 
     /// Asks every node for its vitals, if that was not done lately. Waits for those that answer at once; what comes later
@@ -435,8 +462,8 @@ impl Core {
                 facts.messages = facts.messages.split_off(first);
                 facts.messages.truncate(most);
             }
-        } else if let Some(last) = state_at(view.events).and_then(Result::ok) {
-            facts.last = Some((last, before(view.events)));
+        } else if let Some(after) = facts.published.as_ref().and_then(|published| published.after) {
+            facts.before = before(after);
         }
         Ok(data(actor::actor(fabric.name.as_str(), fabric.clock.wall(), view, facts)))
     }

@@ -6,6 +6,7 @@ use postroad_actors::flow::trial;
 use postroad_cluster::{
     command::{Action, LinkSpec, Outcome},
     id::{LinkId, Name, NodeId},
+    limits::SPREAD_DEFAULT,
     state::{LinkRecord, State},
 };
 use serde_json::json;
@@ -22,6 +23,7 @@ fn row(state: &State, id: LinkId, record: &LinkRecord) -> view::Link {
         generation: record.generation.0,
         from: consumers.map(|(node, listen)| view::Consumer { node: name(*node), listen: listen.clone() }).collect(),
         to: view::Target { node: name(record.spec.target), address: Some(record.spec.target_address.clone()) },
+        spread: record.spec.spread,
         made: Some(record.made),
     }
 }
@@ -52,6 +54,7 @@ impl Core {
                 .map(|listen| view::Consumer { node: fabric.name.to_string(), listen: listen.clone() })
                 .collect(),
             to: view::Target { node: name(link.target), address: link.target_address.clone() },
+            spread: link.spread,
             made: None,
         });
         links.collect()
@@ -77,13 +80,29 @@ impl Core {
             consumers.insert(node_of(&state, &node)?.0, listen);
         }
         let (target, _) = node_of(&state, &wanted.to)?;
-        let link = LinkSpec { consumers, target, target_address: wanted.address };
+        let link = LinkSpec {
+            consumers,
+            target,
+            target_address: wanted.address,
+            spread: wanted.spread.unwrap_or(SPREAD_DEFAULT),
+        };
         match self.propose(Action::LinkAdd { name: name.clone(), link }).await? {
             Outcome::LinkAdded { link, generation } => {
                 Ok(data(json!({ "id": link, "name": name, "generation": generation })))
             }
             _ => Err(Failure::failed("UNKNOWN_OUTCOME", "the cluster's answer is not about a link")),
         }
+    }
+
+    // RP-10: open flows go on where they are.
+    pub(super) async fn link_set(&self, name: &str, wanted: view::LinkSet) -> Answer {
+        let (state, _) = self.state().await?;
+        let (link, record) = link_of(&state, name)?;
+        let before = record.spec.spread;
+        self.propose(Action::LinkSpread { link, spread: wanted.spread }).await?;
+        let (state, warnings) = self.state().await?;
+        let (_, record) = link_of(&state, name)?;
+        Ok(data(view::LinkSetDone { link: row(&state, link, record), before }).warn(warnings))
     }
 
     // RP-31, RP-35: a new generation of the route; flows of the old one end.

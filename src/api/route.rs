@@ -55,6 +55,7 @@ pub(super) async fn route(core: &Core, call: Call) -> Answer {
         ("GET", ["links"]) => core.link_list().await,
         ("POST", ["links"]) => core.link_add(call.read()?).await,
         ("GET", ["links", name]) => core.link_show(name).await,
+        ("POST", ["links", name]) => core.link_set(name, call.read()?).await,
         ("POST", ["links", name, "target"]) => core.link_retarget(name, call.read()?).await,
         ("DELETE", ["links", name]) => core.link_remove(name).await,
         // It drops packets of this node, so it is asked for on this host only.

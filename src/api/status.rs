@@ -43,7 +43,8 @@ impl Core {
     pub(super) async fn status(&self) -> Found {
         let fabric = self.fabric();
         let facts = self.facts().await;
-        let found = status::status(fabric, self.node.switch().map(|switch| &**switch), facts, &self.seen);
+        let (switch, rows) = (self.node.switch().map(|switch| &**switch), self.rows(status::ROWS_SECONDS));
+        let found = status::status(fabric, switch, facts, &rows, &self.seen);
         self.memory.note_term(&found);
         Found(found)
     }

@@ -62,6 +62,8 @@ pub struct Link {
     pub from: Vec<Consumer>,
     /// Where it leads.
     pub to: Target,
+    /// How many relays receive its new connections.
+    pub spread: u8,
     /// When it was made; known on control nodes.
     pub made: Option<WallTime>,
 }
@@ -78,6 +80,26 @@ pub struct LinkAdd {
     pub to: String,
     /// `host:port` of the target, as that node resolves it.
     pub address: String,
+    /// How many relays receive its new connections; 2 where nothing is said.
+    #[serde(default)]
+    pub spread: Option<u8>,
+}
+
+/// What `link set` asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSet {
+    /// How many relays receive its new connections.
+    pub spread: u8,
+}
+
+/// What it came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkSetDone {
+    /// The link as it is now.
+    pub link: Link,
+    /// The spread before.
+    pub before: u8,
 }
 
 /// What `link retarget` asks for.

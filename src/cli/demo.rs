@@ -1,5 +1,7 @@
 //! `postroad demo`.
 
+use std::time::Duration;
+
 use clap::Args;
 
 use super::{Context, output::Output};
@@ -39,6 +41,9 @@ pub struct Command {
     /// How many times the relay in use is drained and resumed
     #[arg(long, hide = true, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     drains: u32,
+    /// How long a packet takes from one node to another and back, at least, in milliseconds
+    #[arg(long, hide = true, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000))]
+    round_trip_ms: u64,
 }
 
 impl Command {
@@ -55,6 +60,7 @@ impl Command {
             flows: self.flows,
             deaths: self.deaths,
             drains: self.drains,
+            round_trip: Duration::from_millis(self.round_trip_ms),
         };
         demo::run(&options, &Story::new(context.style, context.global.json))
     }

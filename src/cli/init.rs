@@ -12,6 +12,7 @@ use clap::Args;
 use postroad_actors::setup::{self, Founded};
 use postroad_cluster::{id::Name, limits::AUTHORITY_SEAL_ROUNDS, time::Entropy};
 use serde_json::json;
+use tokio::runtime::Handle;
 
 use super::{Context, host_port, name_or_host, output::Output, passphrase};
 use crate::{boot, config::Config, entropy::SystemEntropy, errors::Failure};
@@ -101,7 +102,7 @@ impl Command {
 }
 
 async fn found(config: &Config, cluster: &Name, name: &Name, advertised: &str) -> Result<Founded, Failure> {
-    let mut opened = boot::open(config)?;
+    let mut opened = boot::open(config, &Handle::current())?;
     opened.settings.advertised = Some(advertised.to_owned());
     let boot::Opened { ports, settings, databases } = &opened;
     let founded = setup::found(ports, settings, databases, cluster.clone(), name.clone()).await;

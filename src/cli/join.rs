@@ -7,6 +7,7 @@ use postroad_actors::{identity::Kept, setup};
 use postroad_cluster::id::Name;
 use postroad_trust::{Fingerprint, JoinSecret};
 use serde_json::json;
+use tokio::runtime::Handle;
 
 use super::{Context, host_port, name_or_host, output::Output};
 use crate::{boot, config::Config, errors::Failure, telemetry};
@@ -67,16 +68,14 @@ impl Command {
         };
         if self.run {
             telemetry::start(&config.log)?;
-            let runtime = boot::runtime()?;
-            let lived = runtime.block_on(async {
-                let (kept, opened) = self.enrol(&config, invitation).await?;
+            let lived = boot::runtimes::Runtimes::start()?.run(|carriage| async move {
+                let (kept, opened) = self.enrol(&config, invitation, &carriage).await?;
                 tracing::info!(cluster = %kept.cluster, node = %kept.name, id = %kept.node, "joined");
                 boot::live(&config, opened).await
             });
-            runtime.shutdown_background();
             return lived.map(|()| Output::default());
         }
-        let (kept, _) = context.block_on(self.enrol(&config, invitation))?;
+        let (kept, _) = context.block_on(async { self.enrol(&config, invitation, &Handle::current()).await })?;
         Ok(output(context, &kept))
     }
 
@@ -93,8 +92,13 @@ impl Command {
         })
     }
 
-    async fn enrol(&self, config: &Config, invitation: setup::Invitation) -> Result<(Kept, boot::Opened), Failure> {
-        let mut opened = boot::open(config)?;
+    async fn enrol(
+        &self,
+        config: &Config,
+        invitation: setup::Invitation,
+        carriage: &Handle,
+    ) -> Result<(Kept, boot::Opened), Failure> {
+        let mut opened = boot::open(config, carriage)?;
         if self.advertise.is_some() {
             opened.settings.advertised.clone_from(&self.advertise);
         }

@@ -3,6 +3,7 @@
 use axum::http::Method;
 use clap::Args;
 use serde_json::json;
+use tokio::runtime::Handle;
 
 use super::{Context, confirm, output::Output};
 use crate::{boot, errors::Failure};
@@ -45,7 +46,7 @@ impl Command {
 fn forget(context: &Context) -> Result<Output, Failure> {
     let config = context.load_config()?.config;
     context.block_on(async {
-        let opened = boot::open(&config)?;
+        let opened = boot::open(&config, &Handle::current())?;
         boot::mark_left(&opened.databases)
     })?;
     let data = config.node.data.display();

@@ -1,4 +1,4 @@
-//! `postroad link add|list|show|retarget|remove|test`: private ways from a local address on some nodes to a target
+//! `postroad link add|list|show|set|retarget|remove|test`: private ways from a local address on some nodes to a target
 //! beside another.
 
 mod trial;
@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 
 use axum::http::Method;
 use clap::{Args, Subcommand};
-use postroad_cluster::id::Name;
+use postroad_cluster::{id::Name, limits::SPREAD_DEFAULT};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Context, now, output::Output, read, relative, segment, table::Table};
+use super::{Context, now, output::Output, read, relative, segment, status::plural, table::Table};
 use crate::{api::view, errors::Failure};
 
 /// The command.
@@ -35,6 +35,10 @@ enum Verb {
         /// The node that connects to the target, and the target as that node resolves it
         #[arg(long, value_name = "NODE=HOST:PORT", value_parser = end)]
         to: End,
+        /// Over how many relays new connections are spread, 1 to 8; each more is redundancy for more connections, at the
+        /// price of a circuit
+        #[arg(long, value_name = "RELAYS", default_value_t = SPREAD_DEFAULT)]
+        spread: u8,
     },
     /// List the links
     #[command(after_help = "Example: postroad link list")]
@@ -53,6 +57,17 @@ enum Verb {
         /// The new target, as the link's target node resolves it
         #[arg(long, value_name = "HOST:PORT", value_parser = super::host_port)]
         to: String,
+    },
+    /// Change how a link is carried; open connections go on as they are
+    #[command(after_help = "Example: postroad link set db --spread 3\n\n\
+                            Two nodes share their circuits among their links: where those differ, the largest spread \
+                            counts for all of them.")]
+    Set {
+        /// Its name
+        name: String,
+        /// Over how many relays new connections are spread, 1 to 8
+        #[arg(long, value_name = "RELAYS")]
+        spread: u8,
     },
     /// Measure a link: latency, throughput, and on request how a flow bears its relay's death
     #[command(after_help = "Example: postroad link test db --kill-relay")]
@@ -94,25 +109,31 @@ impl Command {
     /// When the node does not answer or the cluster refuses.
     pub fn run(&self, context: &Context) -> Result<Output, Failure> {
         match &self.verb {
-            Verb::Add { name, from, to } => add(context, name, from, to),
+            Verb::Add { name, from, to, spread } => add(context, name, from, to, *spread),
             Verb::List => list(context),
             Verb::Show { name } => show(context, name),
             Verb::Retarget { name, to } => retarget(context, name, to),
+            Verb::Set { name, spread } => set(context, name, *spread),
             Verb::Test(trial) => trial.run(context),
             Verb::Remove { name } => remove(context, name),
         }
     }
 }
 
-fn add(context: &Context, name: &Name, from: &[End], to: &End) -> Result<Output, Failure> {
+fn add(context: &Context, name: &Name, from: &[End], to: &End, spread: u8) -> Result<Output, Failure> {
     let mut consumers = BTreeMap::new();
     for end in from {
         if consumers.insert(end.node.clone(), end.address.clone()).is_some() {
             return Err(Failure::wrong_use(format!("--from names {} twice, and a node listens once a link", end.node)));
         }
     }
-    let wanted =
-        view::LinkAdd { name: name.to_string(), from: consumers, to: to.node.clone(), address: to.address.clone() };
+    let wanted = view::LinkAdd {
+        name: name.to_string(),
+        from: consumers,
+        to: to.node.clone(),
+        address: to.address.clone(),
+        spread: Some(spread),
+    };
     let mut output = context.ask(Method::POST, "/api/links", Some(&json!(wanted)))?;
     let ways = from.iter().map(|end| format!("{} on {}", end.address, end.node)).collect::<Vec<_>>().join(", ");
     output.human = format!(
@@ -136,10 +157,10 @@ fn target(link: &view::Link) -> String {
 fn list(context: &Context) -> Result<Output, Failure> {
     let mut output = context.ask(Method::GET, "/api/links", None)?;
     let Links { links } = read(&output)?;
-    let mut table = Table::new(["link", "from", "to", "made"]);
+    let mut table = Table::new(["link", "from", "to", ">spread", "made"]);
     for link in &links {
         let made = link.made.map_or_else(|| "-".to_owned(), |made| relative::moment(made, now()));
-        table.row([link.name.clone(), consumers(link), target(link), made]);
+        table.row([link.name.clone(), consumers(link), target(link), link.spread.to_string(), made]);
     }
     output.human = if table.is_empty() {
         "there is no link yet; make one: postroad link add NAME --from NODE=ADDRESS:PORT --to NODE=HOST:PORT".to_owned()
@@ -154,14 +175,32 @@ fn show(context: &Context, name: &str) -> Result<Output, Failure> {
     let link: view::Link = read(&output)?;
     let made = link.made.map_or_else(|| "not known on this node".to_owned(), |made| relative::moment(made, now()));
     output.human = format!(
-        "{} ({}, route generation {})\n  from   {}\n  to     {}\n  made   {made}\n\
+        "{} ({}, route generation {})\n  from   {}\n  to     {}\n  spread {} of new connections\n  made   {made}\n\
          Flows and relays of it: postroad status, on its nodes",
         context.style.heading(&link.name),
         link.id,
         link.generation,
         consumers(&link),
-        target(&link)
+        target(&link),
+        plural(link.spread.into(), "relay")
     );
+    Ok(output)
+}
+
+fn set(context: &Context, name: &str, spread: u8) -> Result<Output, Failure> {
+    let wanted = view::LinkSet { spread };
+    let mut output = context.ask(Method::POST, &format!("/api/links/{}", segment(name)?), Some(&json!(wanted)))?;
+    let view::LinkSetDone { link, before } = read(&output)?;
+    let relays = plural(link.spread.into(), "relay");
+    output.human = if before == link.spread {
+        format!("new connections of link {} were spread over {relays} already", link.name)
+    } else {
+        format!(
+            "new connections of link {} are spread over {relays}, with a circuit for each between every two of its \
+             nodes\nTo undo: postroad link set {} --spread {before}",
+            link.name, link.name
+        )
+    };
     Ok(output)
 }
 
@@ -186,8 +225,9 @@ fn remove(context: &Context, name: &str) -> Result<Output, Failure> {
     let mut output = context.ask(Method::DELETE, &format!("/api/links/{}", segment(name)?), None)?;
     let link: view::Link = read(&output)?;
     let from = link.from.iter().map(|end| format!("--from {}={}", end.node, end.listen)).collect::<Vec<_>>().join(" ");
+    let spread = if link.spread == SPREAD_DEFAULT { String::new() } else { format!(" --spread {}", link.spread) };
     output.human = format!(
-        "link {} is removed and its open flows are ended\nTo make it again: postroad link add {} {from} --to {}",
+        "link {} is removed and its open flows are ended\nTo make it again: postroad link add {} {from} --to {}{spread}",
         link.name,
         link.name,
         target(&link)

@@ -84,7 +84,7 @@ fn paint(health: Health, style: Style) -> String {
     }
 }
 
-fn plural(count: u64, one: &str) -> String {
+pub(super) fn plural(count: u64, one: &str) -> String {
     format!("{} {one}{}", relative::count(count), if count == 1 { "" } else { "s" })
 }
 
@@ -171,8 +171,13 @@ fn links_line(status: &Status) -> String {
         Some(fleet) => plural(fleet, "flow"),
         None => format!("{} here", plural(status.flows.open, "flow")),
     };
-    let refused =
-        if status.flows.refused == 0 { String::new() } else { format!(" · {} refused here", status.flows.refused) };
+    // The code that came most often says more than a count.
+    let reasons = status.flows.refused_by_reason.values().flatten().max_by_key(|(_, count)| **count);
+    let most = reasons.map_or_else(String::new, |(code, _)| format!(", most for {code}"));
+    let refused = match status.flows.refused {
+        0 => String::new(),
+        refused => format!(" · {refused} refused here{most}"),
+    };
     format!("{} · {flows}{refused}", status.link_count)
 }
 
@@ -233,7 +238,11 @@ fn circuit_line(circuit: &postroad_actors::status::local::Circuit) -> String {
         _ => String::new(),
     };
     let ways = circuit.channels.iter().filter(|channel| channel.candidate).count();
-    format!("circuit to {} by {relay}{why}, {}{moves}", circuit.peer_name, plural(ways as u64, "way"))
+    let flows = plural(circuit.flows, "flow");
+    let opens = &circuit.opens;
+    let packets = format!("packets of {} bytes: {}", circuit.packet_bytes, circuit.packet_words);
+    let ways = plural(ways as u64, "way");
+    format!("circuit to {} by {relay}{why}, {flows}, {ways}{moves}; {opens}; {packets}", circuit.peer_name)
 }
 
 fn sessions_line(status: &Status) -> String {

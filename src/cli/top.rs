@@ -25,7 +25,7 @@ enum Sort {
 #[derive(Debug, Args)]
 #[command(after_help = "Example: postroad top --sort depth\n\n\
                         One look, for scripts and for whoever is in a hurry; postroad console follows. Waits are those \
-                        that 99 of 100 events stayed under in the last 10 to 20 s.")]
+                        that 99 of 100 events of the window stayed under.")]
 pub struct Command {
     /// The node [default: the one on this host]
     #[arg(long, value_name = "NAME")]
@@ -39,7 +39,7 @@ pub struct Command {
     /// How many
     #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     limit: u64,
-    /// The window of rates, in seconds: 5, 20 or 59
+    /// The window of waits, rates and shares, in seconds: 5, 20 or 59
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=59))]
     window: u64,
 }

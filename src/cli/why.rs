@@ -1,4 +1,5 @@
-//! `postroad why`: why a link's circuits are on their relays, what a relay carries, and what if it died.
+//! `postroad why`: why a link's circuits are on their relays, what a relay carries, one placement of a link on a relay,
+//! and what if it died.
 
 use axum::http::Method;
 use clap::Args;
@@ -13,11 +14,14 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = "Example: postroad why db\n\n\
                         For a link: each circuit that carries it, with every relay as the decision sees it. For a relay: \
-                        what it carries. Both say what would happen if a relay died now, by the function that would \
-                        decide it, on a copy. Without a name, everything.")]
+                        what it carries. For a link and a relay: why the link is there, or why it is elsewhere. All say \
+                        what would happen if a relay died now, by the function that would decide it, on a copy. Without \
+                        a name, everything.")]
 pub struct Command {
     /// A link or a relay
     name: Option<String>,
+    /// The relay, for one placement of a link
+    relay: Option<String>,
 }
 
 impl Command {
@@ -29,10 +33,15 @@ impl Command {
         let ask = |key: &str, name: &str| {
             context.ask(Method::GET, &Query::default().with(key, name).address("/api/console/why"), None)
         };
-        let mut output = match self.name.as_deref().map(segment).transpose()? {
-            None => ask("link", ""),
+        let relay = self.relay.as_deref().map(segment).transpose()?;
+        let mut output = match (self.name.as_deref().map(segment).transpose()?, relay) {
+            (None, _) => ask("link", ""),
+            (Some(link), Some(relay)) => {
+                let query = Query::default().with("link", link).with("relay", relay);
+                context.ask(Method::GET, &query.address("/api/console/why"), None)
+            }
             // A name of both is the link's, since that is asked for more often.
-            Some(name) => match ask("link", name) {
+            (Some(name), None) => match ask("link", name) {
                 Err(failure) if failure.code == "LINK_UNKNOWN" => ask("relay", name).map_err(|other| {
                     if other.code == "RELAY_UNKNOWN" {
                         Failure::refused("NAME_UNKNOWN", format!("there is no link and no relay {name:?}"))

@@ -1,6 +1,11 @@
 //! Reads a configuration file into values by key, or says everything that is wrong with it.
 
-use std::{collections::BTreeMap, ops::Range, path::Path};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+};
 
 use toml_edit::{Document, Item, TableLike};
 
@@ -26,12 +31,14 @@ pub(crate) struct Content {
 pub(crate) fn read(schema: &'static Schema, path: &Path, text: &str) -> Content {
     let content = Content { values: Values::new(), lists: Lists::new(), complaints: Vec::new() };
     let mut reader = Reader { schema, path, text, content };
-    match Document::parse(text) {
-        Ok(document) => reader.sections(document.as_table()),
-        Err(error) => {
+    // The parser fails over some texts that are no TOML, such as `==)` before two carriage returns and `..=`.
+    match catch_unwind(AssertUnwindSafe(|| Document::parse(text))) {
+        Ok(Ok(document)) => reader.sections(document.as_table()),
+        Ok(Err(error)) => {
             let sentence = format!("this is no TOML: {}", error.message().trim().replace('\n', "; "));
             reader.complain(&error.span().unwrap_or(0..0), sentence, "");
         }
+        Err(_) => reader.complain(&(0..0), "this is no TOML, and its parser cannot say where".to_owned(), ""),
     }
     reader.content.complaints.sort_by_key(|complaint| match complaint.place {
         Place::File { line, column, .. } => (line, column),
@@ -169,5 +176,17 @@ fn found(item: &Item) -> &'static str {
         "array" => "a list",
         "array of tables" => "a list of sections",
         _ => "a section",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_over_which_the_parser_fails_is_refused() {
+        let content = read(&keys::NODE, Path::new("postroad.toml"), "==)\r\r..=");
+        assert_eq!(content.complaints.len(), 1, "{:?}", content.complaints);
+        assert!(content.complaints[0].sentence.contains("no TOML"), "{:?}", content.complaints);
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use postroad_cluster::{
     balancer::proxy_header::TrustedSources,
     id::Name,
-    limits::{FLOW_WAIT_DEFAULT_SECONDS, FLOW_WAIT_SECONDS_MAX, PROXY_SOURCES_MAX},
+    limits::{CIRCUIT_PACKET_BYTES_JUMBO, FLOW_WAIT_DEFAULT_SECONDS, FLOW_WAIT_SECONDS_MAX, PROXY_SOURCES_MAX},
 };
 
 /// A value of a key, after its checks.
@@ -154,6 +154,13 @@ impl Key {
 const FLOW_WAIT_DEFAULT: &str = "60";
 const _: () = assert!(FLOW_WAIT_DEFAULT_SECONDS == 60, "the text above is the same figure");
 
+/// The least packet that QUIC allows.
+const QUIC_PACKET_BYTES_MIN: u64 = 1_200;
+
+/// The default of `fabric.packet_bytes_max` as text.
+const PACKET_BYTES_MAX_DEFAULT: &str = "8936";
+const _: () = assert!(CIRCUIT_PACKET_BYTES_JUMBO == 8_936, "the text above is the same figure");
+
 /// Every key, in the order of the example file.
 pub const KEYS: &[Key] = &[
     Key {
@@ -257,6 +264,17 @@ pub const KEYS: &[Key] = &[
                such as a database balancer's. From them one is required and taken off, from all others none is read. \
                Left out, nobody is.",
         why: "a service that cannot read such a header would take it for its client's first word",
+    },
+    Key {
+        section: "fabric",
+        name: "packet_bytes_max",
+        kind: Kind::Number { min: QUIC_PACKET_BYTES_MIN, max: CIRCUIT_PACKET_BYTES_JUMBO as u64 },
+        default: Some(PACKET_BYTES_MAX_DEFAULT),
+        example: "1436",
+        says: "The largest packet that this node sends to another one, in bytes of QUIC; 64 more travel over IPv6. More than \
+               1436 is sent where every relay in reach has carried it there and back.",
+        why: "a network whose large packets get through for a while and then get lost is better used without them; QUIC \
+              needs 1,200, and 8,936 fit frames of 9,000 bytes",
     },
     Key {
         section: "log",
@@ -478,38 +496,4 @@ fn is_host_port(text: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn defaults_and_examples_pass_their_own_checks() {
-        for key in KEYS {
-            for text in key.default.into_iter().chain([key.example]) {
-                assert!(key.kind.check_text(text).is_ok(), "{} = {text}", key.path());
-            }
-            assert!(key.says.ends_with('.') && !key.why.ends_with('.'), "{}", key.path());
-        }
-    }
-
-    #[test]
-    fn hosts_and_ports_have_bounds() {
-        for good in ["a:1", "relay-1.example.com:65535", "10.0.0.1:9443", "[2001:db8::1]:9443"] {
-            assert!(is_host_port(good), "{good}");
-        }
-        for bad in
-            ["a", "a:", ":1", "a:0", "a:65536", "a:+1", "2001:db8::1:9443", "[x]:1", "a b:1", "a..b:1", "http://a:1"]
-        {
-            assert!(!is_host_port(bad), "{bad}");
-        }
-    }
-
-    #[test]
-    fn the_nearest_word_is_the_one_meant_or_none() {
-        let words = ["flow_wait_seconds", "format", "level"];
-        assert_eq!(nearest("flow_wait_second", words), Some("flow_wait_seconds"));
-        assert_eq!(nearest("lvel", words), Some("level"));
-        assert_eq!(nearest("Format", words), Some("format"));
-        assert_eq!(nearest("flow_wait", words), Some("flow_wait_seconds"));
-        assert_eq!(nearest("colour", words), None);
-    }
-}
+mod tests;

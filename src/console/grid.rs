@@ -1,15 +1,18 @@
 //! The models as grids of text: what the terminal console draws and what one-shot commands print.
 //!
 //! - `fleet`: the overview, the control group, why
+//! - `topology`: relays, circuits and sessions
 //! - `actors`: the list of actors, the tree, one actor
 //! - `trace`: one request across nodes
 
 mod actors;
 mod fleet;
+mod topology;
 mod trace;
 
 pub use actors::{actor, actors, messages, tree};
 pub use fleet::{control, overview, why};
+pub use topology::topology;
 pub use trace::trace;
 
 use crate::cli::{output::Style, table::Table};

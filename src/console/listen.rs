@@ -22,7 +22,7 @@ use tokio::{
     net::TcpListener,
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinHandle,
-    time::sleep,
+    time::{Instant, sleep},
 };
 
 use super::{
@@ -39,11 +39,18 @@ use crate::{
     errors::{Exit, Failure},
 };
 
-/// Pages that are followed at a time. Each costs one page a second.
+/// Pages that are followed at a time. Each costs one page a second at most.
 const FOLLOWED_MAX: usize = 24;
 
 /// How often a followed page is made anew.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+
+/// How many times as long as it took to make, a page rests before it is made anew: three browsers take a fiftieth of one
+/// processor at most, until a page takes longer than 20 ms and [`FOLLOW_EVERY_MAX`] holds.
+const FOLLOW_RESTS: u32 = 150;
+
+/// A page rests for no longer than this: who looks at a slow node wants to see it move.
+const FOLLOW_EVERY_MAX: Duration = Duration::from_secs(3);
 
 /// Requests that are answered at a time; more wait, so that a crowd of browsers does not slow the node down.
 const ANSWERED_MAX: usize = 8;
@@ -233,7 +240,8 @@ fn page_of(path: &str) -> Result<String, Failure> {
 }
 
 fn read<T: DeserializeOwned>(output: &Output) -> Result<T, Failure> {
-    serde_json::from_value(output.data.clone()).map_err(|error| {
+    // Read where it stands: a page of ten thousand actors is not copied once more.
+    T::deserialize(&output.data).map_err(|error| {
         Failure::failed("PAGE_MALFORMED", format!("the node's page is not what this release knows: {error}"))
             .hint("Are all nodes of one release? Ask for the page with Accept: application/json")
     })
@@ -385,7 +393,8 @@ impl Console {
                 Failure::new(Exit::Refused, "CONSOLE_FULL", format!("{FOLLOWED_MAX} pages are followed already"));
             return plain(StatusCode::SERVICE_UNAVAILABLE, "text/plain", failure.to_string());
         };
-        let following = Following { console: self, path, query, last: String::new(), first: true, _permit: permit };
+        let rest = Duration::ZERO;
+        let following = Following { console: self, path, query, last: String::new(), rest, _permit: permit };
         let events = stream::unfold(following, |mut following| async move {
             let event = following.next().await;
             Some((Ok::<Event, Infallible>(event), following))
@@ -400,17 +409,18 @@ struct Following {
     path: String,
     query: Query,
     last: String,
-    first: bool,
+    /// How long the page rests before it is made anew.
+    rest: Duration,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Following {
     async fn next(&mut self) -> Event {
-        if !std::mem::take(&mut self.first) {
-            sleep(FOLLOW_EVERY).await;
-        }
+        sleep(self.rest).await;
+        let began = Instant::now();
         let made = self.console.make(&self.path, &self.query).await;
         let inner = html::inner(&made.frame, &made.main).into_string();
+        self.rest = rest_after(began.elapsed());
         if inner == self.last {
             return Event::default().event("same").data("");
         }
@@ -419,6 +429,11 @@ impl Following {
         let event = Event::default().event("page");
         event.json_data(inner).unwrap_or_else(|_| Event::default().event("same").data(""))
     }
+}
+
+/// How long a page rests that took so long to make.
+fn rest_after(took: Duration) -> Duration {
+    took.saturating_mul(FOLLOW_RESTS).clamp(FOLLOW_EVERY, FOLLOW_EVERY_MAX)
 }
 
 /// A page other than the overview from what the API says of it.
@@ -451,6 +466,14 @@ fn render(path: &str, query: &Query, output: &Output) -> Result<(String, Markup)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_that_is_slow_to_make_rests_longer() {
+        let ms = Duration::from_millis;
+        for (took, rest) in [(0, 1_000), (6, 1_000), (12, 1_800), (20, 3_000), (60_000, 3_000)] {
+            assert_eq!(rest_after(ms(took)), ms(rest), "{took} ms");
+        }
+    }
 
     #[test]
     fn only_names_of_this_host_are_answered() {

@@ -1,6 +1,7 @@
 //! What each page shows, as plain data made by pure functions. The browser, the terminal and scripts see the same.
 //!
 //! - [`overview`]: is the fleet well, and who is in it
+//! - [`alarms`]: what nodes say of themselves, in one list
 //! - [`lints`]: what only shows when the whole fleet is looked at
 //! - [`topology`]: who stands where and what moves over whom
 //! - [`control`]: the control group, votes, terms, policies, suspicions
@@ -14,6 +15,7 @@
 
 pub mod actor;
 pub mod actors;
+pub mod alarms;
 pub mod control;
 pub mod lints;
 pub mod overview;

@@ -15,10 +15,11 @@ use tokio::time::sleep;
 
 use super::{
     child::{self, Child},
+    member::Member,
     observe::Seen,
     ports,
 };
-use crate::errors::Failure;
+use crate::{errors::Failure, net::delay::Delay};
 
 /// A Unix socket's path has at most 107 bytes; this leaves room for the node's directory and the socket's name.
 const DIRECTORY_BYTES_MAX: usize = 80;
@@ -68,52 +69,6 @@ const NODES: [Planned; 8] = [
     ("db", Role::Node, ""),
 ];
 
-/// One node.
-#[derive(Debug)]
-pub struct Member {
-    /// Its name.
-    pub name: &'static str,
-    /// What it is.
-    pub role: Role,
-    /// The port of its relay; none on workload nodes.
-    pub port: Option<u16>,
-    /// Its data directory.
-    pub data: PathBuf,
-    /// Its log.
-    pub log: PathBuf,
-    /// The port of its console.
-    pub console: u16,
-    config: PathBuf,
-    process: Option<Child>,
-}
-
-impl Member {
-    /// The address of its relay.
-    pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port.unwrap_or_default())
-    }
-
-    /// Its process, while it runs.
-    pub fn pid(&self) -> Option<u32> {
-        self.process.as_ref().map(Child::pid)
-    }
-
-    fn config_text(&self, domain: &str) -> String {
-        let data = toml_edit::Value::from(self.data.display().to_string());
-        let node = format!("[node]\ndata = {data}\nname = \"{}\"\n", self.name);
-        let console = format!("\n[console]\nlisten = \"127.0.0.1:{}\"\n", self.console);
-        if self.port.is_none() {
-            return format!("{node}\n[listen]\noutbound = \"127.0.0.1:0\"\n{console}");
-        }
-        format!(
-            "{node}\n[listen]\nrelay = \"{address}\"\noutbound = \"127.0.0.1:0\"\n\n\
-             [relay]\nadvertised = \"{address}\"\n\n\
-             [domain]\nhost = \"host-{domain}\"\npower = \"feed-{domain}\"\nnetwork = \"uplink-{domain}\"\n{console}",
-            address = self.address()
-        )
-    }
-}
-
 /// The fleet. Dropped, its processes are killed and reaped, and its directory is removed unless it is to be kept.
 #[derive(Debug)]
 pub struct Fleet {
@@ -161,7 +116,7 @@ impl Fleet {
             let file = |extension: &str| fleet.directory.join(format!("{name}.{extension}"));
             let (data, log, config) = (fleet.directory.join(name), file("log"), file("toml"));
             let console = ports.next().unwrap_or_default();
-            let member = Member { name, role, port, console, data, log, config, process: None };
+            let member = Member { name, role, port, delay: None, console, data, log, config, process: None };
             fleet.write(&member.config.clone(), &member.config_text(domain))?;
             fleet.members.push(member);
         }
@@ -173,13 +128,39 @@ impl Fleet {
     /// # Errors
     /// If the system does not let the configurations be written.
     pub fn let_consoles_act(&self) -> Result<(), Failure> {
+        // The console's section is the last one.
+        self.append("act = \"on\"\n")
+    }
+
+    /// Adds lines to every node's configuration, for its next start.
+    ///
+    /// # Errors
+    /// If the system does not let the configurations be written.
+    pub fn append(&self, lines: &str) -> Result<(), Failure> {
         for member in &self.members {
-            let text = std::fs::read_to_string(&member.config).map_err(|error| {
-                let what = format!("could not read {}: {error}", member.config.display());
-                Failure::failed("DEMO_DIRECTORY", what)
-            })?;
-            // The console's section is the last one.
-            self.write(&member.config, &format!("{text}act = \"on\"\n"))?;
+            self.write(&member.config, &format!("{}{lines}", member.configured()?))?;
+        }
+        Ok(())
+    }
+
+    /// Has every packet to and from relays be late, so that one from node to node and back takes this long. For the first
+    /// start.
+    ///
+    /// # Errors
+    /// If the system gives no ports, or does not let the configurations be written.
+    pub fn delay(&mut self, round_trip: Duration) -> Result<(), Failure> {
+        for member in self.members.iter_mut().filter(|member| member.port.is_some()) {
+            // Two ways there and two back.
+            let delay = Delay::start(member.listens(), round_trip / 4);
+            member.delay = Some(delay.map_err(|error| {
+                Failure::failed("DEMO_NO_PORTS", format!("could not find a port for a way to {}: {error}", member.name))
+            })?);
+        }
+        for member in self.members.iter().filter(|member| member.port.is_some()) {
+            let text = member.configured()?;
+            let advertised = |address: &str| format!("advertised = \"{address}\"");
+            let text = text.replace(&advertised(&member.listens().to_string()), &advertised(&member.address()));
+            self.write(&member.config, &text)?;
         }
         Ok(())
     }

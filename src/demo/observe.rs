@@ -33,6 +33,7 @@ struct Relay {
 struct Circuit {
     connected: bool,
     relay_name: Option<String>,
+    packet_bytes: u64,
     channels: Vec<Channel>,
 }
 
@@ -103,6 +104,12 @@ impl Seen {
             circuit.connected && circuit.channels.iter().any(|it| it.candidate && own != Some(&it.name))
         };
         !self.circuits.is_empty() && self.circuits.iter().all(spare)
+    }
+
+    /// The largest packets of a circuit, in bytes of QUIC.
+    pub fn packet_bytes(&self) -> u64 {
+        let standing = self.circuits.iter().filter(|circuit| circuit.connected);
+        standing.map(|circuit| circuit.packet_bytes).max().unwrap_or_default()
     }
 
     /// Whether this node listens for a link.

@@ -105,7 +105,7 @@ async fn control_nodes(fleet: &mut Fleet, keys: &[&str], fingerprint: &str) -> R
 async fn relays_and_nodes(fleet: &mut Fleet, fingerprint: &str) -> Result<usize, Failure> {
     let newcomers = [fleet.names(Role::Relay), fleet.names(Role::Node)].concat();
     let controls = fleet.names(Role::Control);
-    let seeds = controls.iter().map(|name| fleet.member(name).map(super::fleet::Member::address));
+    let seeds = controls.iter().map(|name| fleet.member(name).map(super::member::Member::address));
     let seeds = seeds.collect::<Result<Vec<_>, _>>()?;
     join(fleet, &newcomers, &seeds, fingerprint).await?;
     for name in &newcomers {

@@ -10,7 +10,7 @@ use std::{
 
 use postroad_cluster::limits::{UDP_BUFFER_BYTES, UDP_PAYLOAD_BYTES_MAX};
 use postroad_transport::network::UdpSocket;
-use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
@@ -100,9 +100,19 @@ impl UdpSocket for SystemUdp {
     ) -> Poll<io::Result<usize>> {
         loop {
             ready!(self.socket.poll_recv_ready(context))?;
-            let received = self
-                .socket
-                .try_io(Interest::READABLE, || self.state.recv(UdpSockRef::from(&self.socket), buffers, meta));
+            let mut last = None;
+            let received = self.socket.try_io(Interest::READABLE, || {
+                let count = self.state.recv(UdpSockRef::from(&self.socket), buffers, meta)?;
+                if count == buffers.len().min(BATCH_SIZE) {
+                    return Ok(count);
+                }
+                // Less than there was room for has emptied the socket, so that the next call is known to block.
+                last = Some(count);
+                Err(io::ErrorKind::WouldBlock.into())
+            });
+            if let Some(count) = last {
+                return Poll::Ready(Ok(count));
+            }
             match received {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 received => return Poll::Ready(received),

@@ -294,9 +294,6 @@ pub(crate) const RULE_FILES: &[&str] = &["tests/tidy.rs", "tests/tidy/"];
 /// The longest file, its tests apart.
 pub(crate) const LINES_MAX: usize = 500;
 
-/// Files that are one long list, which nobody reads from top to bottom.
-pub(crate) const LISTS: &[&str] = &["cluster/src/limits.rs"];
-
 /// The requirements that exist: prefix, highest number, and the numbers below it that were never given.
 pub(crate) const REQUIREMENTS: &[(&str, u32, &[u32])] = &[
     ("RP", 71, &[19, 23, 63, 67]),

@@ -5,124 +5,126 @@ use std::sync::Arc;
 use postroad_cluster::{
     grant::{self, Right},
     id::NodeId,
-    limits::{OPEN_FRAME_BYTES_MAX, TARGET_CONNECT_WAIT, TUNNEL_WAIT, TUNNELS_WAITING_MAX},
+    limits::{TARGET_CONNECT_WAIT, TUNNEL_WAIT, TUNNELS_WAITING_MAX},
     link::{Route, route},
     relay::Presented,
     time::{Clock as _, Span},
-    wire::{
-        self,
-        flow::{OpenFrame, ResetCode, TrialFrame, TrialKind},
-    },
+    wire::flow::{OpenFrame, ResetCode, TrialKind},
 };
 use postroad_transport::{
-    connection::Connection,
-    flow::{FlowCounters, Receiver, Sender, pump},
+    flow::{FlowCounters, pump},
     network::TcpStream,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{FlowView, Flows, Listed, trial};
-use crate::{fabric::Fabric, ports::sleep, snapshot, vouch::Vouched};
+use super::{
+    FlowView, Flows, Listed, closing,
+    stream::{First, Stream},
+    trial,
+};
+use crate::{
+    fabric::{
+        Fabric,
+        circuits::{Circuit, Place},
+        figures::End,
+    },
+    ports::sleep,
+    snapshot,
+    vouch::Vouched,
+};
 
 /// How often a tunnel that is ahead of this node's snapshot looks whether a newer one has come.
 const SNAPSHOT_LOOK: Span = Span::from_millis(50);
 
-/// Takes the streams of a circuit until it ends.
-pub(crate) async fn serve(fabric: Arc<Fabric>, circuit: Connection) {
+/// Takes the streams of a circuit until it ends. One that is closing takes none, and says that it connects nothing.
+pub(crate) async fn serve(fabric: Arc<Fabric>, circuit: Arc<Circuit>) {
     let waiting = Arc::new(Semaphore::new(TUNNELS_WAITING_MAX));
-    while let Ok((send, recv)) = circuit.quinn().accept_bi().await {
-        let stream = Stream(Some((send, recv)));
+    while let Ok((send, recv)) = circuit.connection.quinn().accept_bi().await {
+        let mut stream = Stream::new(send, recv);
+        let Some(on) = circuit.enter() else {
+            stream.end(ResetCode::Closing);
+            continue;
+        };
         match Arc::clone(&waiting).try_acquire_owned() {
             Ok(place) => {
-                tokio::spawn(take(Arc::clone(&fabric), circuit.node(), stream, place));
+                tokio::spawn(take(Arc::clone(&fabric), on, stream, place));
             }
-            Err(_) => stream.refuse(&fabric, ResetCode::TooMany),
+            Err(_) => refuse(&fabric, &mut stream, ResetCode::TooMany),
         }
     }
 }
 
-/// Both halves of a stream that resets when it is dropped: quinn would end it as if all had been sent.
-struct Stream(Option<(Sender, Receiver)>);
-
-impl Stream {
-    fn refuse(mut self, fabric: &Fabric, code: ResetCode) {
-        fabric.flows.count_refusal();
-        self.end(code);
-    }
-
-    fn end(&mut self, code: ResetCode) {
-        let Some((mut send, mut recv)) = self.0.take() else { return };
-        // Errors say that the stream has ended already.
-        let _ = send.reset((code as u32).into());
-        let _ = recv.stop((code as u32).into());
-    }
+fn refuse(fabric: &Fabric, stream: &mut Stream, code: ResetCode) {
+    fabric.flows.refusals.count(End::Target, code.code());
+    stream.end(code);
 }
 
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.end(ResetCode::Stopping);
-    }
-}
-
-async fn take(fabric: Arc<Fabric>, consumer: NodeId, mut stream: Stream, place: OwnedSemaphorePermit) {
+async fn take(fabric: Arc<Fabric>, on: Place, mut stream: Stream, place: OwnedSemaphorePermit) {
+    let circuit = Arc::clone(on.circuit());
+    let consumer = circuit.key.peer;
     let admitted = tokio::select! {
         biased;
         admitted = admitted(&fabric, consumer, &mut stream) => admitted,
         () = sleep(&*fabric.clock, TUNNEL_WAIT) => Err(ResetCode::NotAdmitted),
     };
+    drop(place);
     let (frame, trial) = match admitted {
-        Ok(first) => first,
+        Ok(Admitted::Tunnel(frame, trial)) => (frame, trial),
+        Ok(Admitted::Closing) => {
+            drop(on);
+            return closing::agree(&circuit, stream).await;
+        }
+        Err(ResetCode::NotConnected) => return stream.end(ResetCode::NotConnected),
         Err(code) => {
             tracing::warn!(%consumer, reason = code.words(), "a tunnel was refused");
-            return stream.refuse(&fabric, code);
+            return refuse(&fabric, &mut stream, code);
         }
     };
-    drop(place);
     let counters = Arc::new(FlowCounters::new(fabric.clock.clone()));
     let view = FlowView {
-        tunnel: frame.tunnel,
+        tunnel: Some(frame.tunnel),
         link: frame.link,
         generation: frame.generation,
         peer: consumer,
         consumer: false,
+        circuit: Some(circuit.key),
+        why: None,
         counters: Arc::clone(&counters),
     };
     let of = Arc::clone(&fabric);
-    if !Flows::spawn(&fabric, view, move |place| run(of, place, frame, trial, stream, counters)) {
+    if !Flows::spawn(&fabric, view, move |place| run(of, (place, on), frame, trial, stream, counters)) {
         tracing::warn!(%consumer, "too many flows are open: a tunnel was reset");
     }
 }
 
-/// Reads the first frame, checks it, and waits for a relay's word.
-async fn admitted(
-    fabric: &Arc<Fabric>,
-    consumer: NodeId,
-    stream: &mut Stream,
-) -> Result<(OpenFrame, Option<TrialKind>), ResetCode> {
-    let (frame, trial) = read(stream).await.ok_or(ResetCode::NotGranted)?;
-    checked(fabric, consumer, &frame).await?;
-    let OpenFrame { tunnel, link, generation, .. } = frame;
-    fabric.vouchers.wait(Vouched { consumer, tunnel, link, generation }).await;
-    // The wait may have outlived the route.
-    checked(fabric, consumer, &frame).await?;
-    Ok((frame, trial))
+/// What a stream is for.
+enum Admitted {
+    Tunnel(OpenFrame, Option<TrialKind>),
+    Closing,
 }
 
-/// The first frame of a stream, and if it is a trial's, which.
-async fn read(stream: &mut Stream) -> Option<(OpenFrame, Option<TrialKind>)> {
-    let (_, recv) = stream.0.as_mut()?;
-    let mut length = [0; 4];
-    recv.read_exact(&mut length).await.ok()?;
-    let length = u32::from_be_bytes(length) as usize;
-    if length > OPEN_FRAME_BYTES_MAX {
-        return None;
+/// Reads the first frame, checks it, and waits for a relay's word. A consumer that takes its tunnel back meanwhile is told
+/// that nothing was connected, which is so until this returns.
+async fn admitted(fabric: &Arc<Fabric>, consumer: NodeId, stream: &mut Stream) -> Result<Admitted, ResetCode> {
+    let (frame, trial) = match stream.first().await? {
+        First::Open(frame, trial) => (frame, trial),
+        // Only the end that dials closes.
+        First::Closing if consumer < fabric.me => return Ok(Admitted::Closing),
+        First::Closing => return Err(ResetCode::NotGranted),
+    };
+    let OpenFrame { tunnel, link, generation, .. } = frame;
+    let waiting = async {
+        checked(fabric, consumer, &frame).await?;
+        fabric.vouchers.wait(Vouched { consumer, tunnel, link, generation }).await;
+        // The wait may have outlived the route.
+        checked(fabric, consumer, &frame).await
+    };
+    tokio::select! {
+        biased;
+        () = stream.withdrawn() => return Err(ResetCode::NotConnected),
+        checked = waiting => checked?,
     }
-    let mut bytes = vec![0; length];
-    recv.read_exact(&mut bytes).await.ok()?;
-    match wire::decode::<OpenFrame>(&bytes) {
-        Ok(frame) => Some((frame, None)),
-        Err(_) => wire::decode::<TrialFrame>(&bytes).ok().map(|trial| (trial.open, Some(trial.kind))),
-    }
+    Ok(Admitted::Tunnel(frame, trial))
 }
 
 /// Checks until this node's snapshot knows the route; the caller bounds the wait.
@@ -166,14 +168,14 @@ fn check(fabric: &Fabric, consumer: NodeId, frame: &OpenFrame) -> Result<bool, R
 
 async fn run(
     fabric: Arc<Fabric>,
-    place: Listed,
+    (place, _on): (Listed, Place),
     frame: OpenFrame,
     trial: Option<TrialKind>,
     mut stream: Stream,
     counters: Arc<FlowCounters>,
 ) {
     let work = async {
-        match trial.zip(stream.0.as_mut()) {
+        match trial.zip(stream.halves()) {
             Some((kind, (send, receive))) => trial::answer(&fabric, kind, send, receive).await,
             None => carry(&fabric, &frame, &mut stream, counters).await,
         }
@@ -191,11 +193,10 @@ async fn carry(fabric: &Arc<Fabric>, frame: &OpenFrame, stream: &mut Stream, cou
         Ok(tcp) => tcp,
         Err(reason) => {
             tracing::warn!(link = %frame.link, reason, "the target did not take a connection");
-            fabric.flows.count_refusal();
-            return stream.end(ResetCode::TargetRefused);
+            return refuse(fabric, stream, ResetCode::TargetRefused);
         }
     };
-    let Some((send, recv)) = stream.0.take() else { return };
+    let Some((send, recv)) = stream.take() else { return };
     let end = pump(tcp, send, recv, counters).await;
     tracing::debug!(link = %frame.link, tunnel = %frame.tunnel, %end, "flow ended");
 }

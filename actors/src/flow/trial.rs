@@ -4,13 +4,10 @@
 use std::{sync::Arc, time::Duration};
 
 use postroad_cluster::{
-    id::{LinkId, TunnelId},
+    id::LinkId,
     limits::{TRIAL_DEAF, TRIAL_MESSAGE_BYTES, TRIAL_MESSAGES_MAX, TRIAL_SPAN_MAX},
     time::{Clock as _, Moment, Span},
-    wire::{
-        self,
-        flow::{OpenFrame, TrialFrame, TrialKind},
-    },
+    wire::flow::TrialKind,
 };
 use postroad_transport::{
     flow::{Receiver, Sender},
@@ -18,8 +15,11 @@ use postroad_transport::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::consumer;
-use crate::{fabric::Fabric, ports::sleep};
+use super::opening::{Opened, Opening};
+use crate::{
+    fabric::{Fabric, circuits::Place},
+    ports::sleep,
+};
 
 /// What one write of a transfer takes.
 const BLOCK_BYTES: usize = 64 << 10;
@@ -84,6 +84,7 @@ struct Trial {
     send: Sender,
     receive: Receiver,
     key: CircuitKey,
+    _place: Place,
 }
 
 async fn open(fabric: &Arc<Fabric>, link: LinkId, kind: TrialKind) -> Result<Trial, String> {
@@ -92,16 +93,11 @@ async fn open(fabric: &Arc<Fabric>, link: LinkId, kind: TrialKind) -> Result<Tri
         return Err("this node is no consumer of the link; run it on one that is".to_owned());
     }
     let grant = view.grants.last().cloned().ok_or("this node holds no grant for the link yet")?;
-    let tunnel = TunnelId(fabric.entropy.next_u64());
-    let frame = OpenFrame { tunnel, link, generation: view.generation, grant: grant.clone() };
-    let bytes = wire::encode(&TrialFrame { open: frame, kind });
-    let (key, circuit) = fabric
-        .circuit_within(view.target, fabric.flow_wait())
-        .await
-        .ok_or_else(|| format!("no path to {}", view.target))?;
-    let (send, receive) = consumer::open(&circuit, &bytes).await?;
-    consumer::admit(fabric, key, link, &view, tunnel, &grant).await?;
-    Ok(Trial { send, receive, key })
+    let opening = Opening { fabric, link, view: &view, grant, kind: Some(kind) };
+    let opened = opening.open(None).await.map_err(|failure| failure.to_string())?;
+    let Opened { mut stream, place, .. } = opened;
+    let (send, receive) = stream.take().ok_or("the stream is over")?;
+    Ok(Trial { send, receive, key: place.circuit().key, _place: place })
 }
 
 impl Trial {
@@ -184,7 +180,7 @@ pub async fn death(fabric: &Arc<Fabric>, link: LinkId) -> Result<Death, String> 
     let messages = ((BEFORE_DEATH + AFTER_DEATH).as_millis() / BEAT.as_millis()) as usize;
     let death_at = (BEFORE_DEATH.as_millis() / BEAT.as_millis()) as usize;
     let sent: Arc<std::sync::Mutex<Vec<Moment>>> = Arc::default();
-    let Trial { mut send, mut receive, key } = trial;
+    let Trial { mut send, mut receive, key, _place } = trial;
     let talking = async {
         let began = fabric.now();
         for number in 0..messages {

@@ -16,17 +16,17 @@ use postroad_cluster::{
     limits::{ACTOR_ASKS_MAX, ACTOR_TASKS_MAX, ACTOR_TIMERS_MAX},
     recording::Recording,
     supervision::Exit,
-    time::{Clock, Entropy, Moment, Span},
+    time::{Clock, Entropy, Moment, WallTime},
 };
 use ractor::ActorCell;
-use tokio::sync::oneshot;
+use tokio::{runtime, sync::oneshot};
 
 use super::{SendError, work::Work};
 use crate::{
     directory::{self, Context, lock},
     inspect::{RestartView, to_json},
     journal::{Journal, ReplayError, played},
-    mailbox::{Bounds, Envelope, Fired, Letter, Mailbox, Refusal},
+    mailbox::{Bounds, Envelope, Fired, Letter, Mailbox, Over, Refusal, Taken},
 };
 
 /// What the shell gets through ractor: never an event itself, those wait in the mailbox.
@@ -93,8 +93,13 @@ struct Failure {
     state_before: Option<String>,
 }
 
+/// An event that was taken, with the wall time of that if it was read.
+type Next<E> = (Taken<E>, Option<WallTime>);
+
 struct Published<B> {
     state: Arc<B>,
+    /// The event that it is the state after; none if the incarnation had taken none.
+    after: Option<u64>,
     figures: serde_json::Value,
     at: Moment,
 }
@@ -164,7 +169,12 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
             let mut life = lock(&self.life);
             (life.exit, life.restarting_at) = (None, None);
         }
-        lock(&self.journal).begin(Arc::new(state.clone()));
+        let last = lock(&self.gate).mailbox.last_turn();
+        {
+            let mut journal = lock(&self.journal);
+            journal.finished(last);
+            journal.begin(Arc::new(state.clone()));
+        }
         let mut gate = lock(&self.gate);
         gate.mailbox.set_bounds(bounds);
         gate.incarnation += 1;
@@ -231,16 +241,16 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
         &self,
         incarnation: Option<u64>,
         event: B::Event,
-        envelope: Envelope,
+        envelope: Option<Envelope>,
         fired: Option<Fired>,
     ) -> Result<(), SendError> {
-        let since = self.clock.now();
+        let since = if self.bare { Moment::ZERO } else { self.clock.now() };
         let mut gate = lock(&self.gate);
         let kept = incarnation.is_none() && matches!(event.class(), Class::State { .. }) && !self.is_fenced();
         if !kept {
             gate.check(self, incarnation)?;
         }
-        match gate.mailbox.put(Letter { event, envelope, since, fired }) {
+        match gate.mailbox.put(Letter { event, envelope, since, sent: since, fired }) {
             Ok(()) => {
                 gate.wake();
                 Ok(())
@@ -254,28 +264,42 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
         }
     }
 
-    /// The next event of the incarnation, unless it has to fail; the shell asks until there is none.
-    pub(crate) fn next(&self, incarnation: u64) -> Result<Option<Letter<B::Event>>, String> {
+    /// The next event of the incarnation, unless it has to fail; the shell asks until there is none. `over` is the turn
+    /// before, if its end was not noted yet: the next one begins where it ended, which saves a look at the clock. Otherwise
+    /// the wall time of its beginning is given too.
+    pub(crate) fn next(&self, incarnation: u64, over: Option<Over>) -> Result<Option<Next<B::Event>>, String> {
+        let (mut ended, mut wall) = (over, None);
         loop {
-            let letter = {
+            let taken = {
                 let mut gate = lock(&self.gate);
+                if let Some(over) = ended.take().filter(|_| gate.incarnation == incarnation) {
+                    gate.mailbox.done(over);
+                }
                 if gate.incarnation != incarnation || gate.cell.is_none() || self.is_fenced() {
                     return Ok(None);
                 }
                 if let Some(failure) = gate.failure.take() {
                     return Err(failure);
                 }
-                let letter = gate.mailbox.take(self.clock.now());
-                if letter.is_none() {
+                // Never before the event was sent: a timer that has fired must be over for the turn that hears of it.
+                let now = |sent| {
+                    if let Some(over) = over {
+                        return over.at.max(sent);
+                    }
+                    wall = Some(self.clock.wall());
+                    self.clock.now()
+                };
+                let taken = gate.mailbox.take(now);
+                if taken.is_none() {
                     gate.woken = false;
                 }
-                letter
+                taken
             };
-            match &letter {
-                Some(Letter { fired: Some(fired), .. }) if !lock(&self.work).spend(*fired) => {
+            match &taken {
+                Some(Taken { letter: Letter { fired: Some(fired), .. }, .. }) if !lock(&self.work).spend(*fired) => {
                     lock(&self.gate).mailbox.skip();
                 }
-                _ => return Ok(letter),
+                _ => return Ok(taken.map(|taken| (taken, wall))),
             }
         }
     }
@@ -291,9 +315,9 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
         lock(&self.gate).mailbox.begin(kind, sender, now);
     }
 
-    /// The turn has ended; how long it took.
-    pub(crate) fn end_turn(&self) -> Span {
-        lock(&self.gate).mailbox.done(self.clock.now())
+    /// The turn has ended.
+    pub(crate) fn end_turn(&self, over: Over) {
+        lock(&self.gate).mailbox.done(over);
     }
 
     /// Whether this incarnation may act.
@@ -343,15 +367,19 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
         lock(&self.asks).1.remove(&id.0);
     }
 
-    /// Starts a task that ends with the incarnation.
-    pub(crate) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) -> Result<(), SendError> {
+    /// Starts a task on `runtime` that ends with the incarnation.
+    pub(crate) fn spawn(
+        self: &Arc<Self>,
+        runtime: &runtime::Handle,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), SendError> {
         // The lock is held until the task is listed, so that it cannot end before.
         let mut work = lock(&self.work);
         if work.tasks.len() >= ACTOR_TASKS_MAX {
             return Err(SendError::TooMany { path: self.path.clone(), what: "tasks", most: ACTOR_TASKS_MAX });
         }
         let (number, slot) = (work.number(), Arc::downgrade(self));
-        let task = tokio::spawn(async move {
+        let task = runtime.spawn(async move {
             task.await;
             if let Some(slot) = slot.upgrade() {
                 lock(&slot.work).tasks.remove(&number);
@@ -392,8 +420,11 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
         }
     }
 
-    pub(crate) fn publish(&self, state: Arc<B>, figures: serde_json::Value) {
-        *lock(&self.published) = Some(Published { state, figures, at: self.clock.now() });
+    /// Shows this state, the one after the event `after`, from now on.
+    pub(crate) fn publish(&self, state: Arc<B>, after: Option<u64>, figures: serde_json::Value) -> Moment {
+        let at = self.clock.now();
+        *lock(&self.published) = Some(Published { state, after, figures, at });
+        at
     }
 
     pub(crate) fn published(&self) -> Option<(Arc<B>, Moment)> {
@@ -417,13 +448,14 @@ impl<B: Behavior, R: Send + 'static> Slot<B, R> {
         lock(&self.journal).last()
     }
 
-    /// Writes down on which event the incarnation failed and what its state was before, and publishes that state.
-    pub(crate) fn note_failure(&self, kind: &'static str, before: Option<Arc<B>>) {
+    /// Writes down on which event the incarnation failed and what its state was before, and publishes that state, which
+    /// is the one after the event `after`.
+    pub(crate) fn note_failure(&self, kind: &'static str, before: Option<Arc<B>>, after: Option<u64>) {
         let number = self.last_event();
         let state_before = before.as_ref().map(|state| occupant::cut(to_json(&**state).to_string()));
         lock(&self.life).failure = Some(Failure { event: Some((number, kind)), state_before });
         if let Some(state) = before {
-            self.publish(state, serde_json::Value::Null);
+            self.publish(state, after, serde_json::Value::Null);
         }
     }
 }

@@ -48,6 +48,14 @@ impl Pulse {
         self.read(&self.turns, now, seconds).collect()
     }
 
+    /// Adds the turns of each of the last whole seconds before `now`, oldest first, to `sums`.
+    pub(crate) fn add_to(&self, now: Moment, sums: &mut [u32]) {
+        let seconds = sums.len();
+        for (sum, turns) in sums.iter_mut().zip(self.read(&self.turns, now, seconds)) {
+            *sum = sum.saturating_add(turns);
+        }
+    }
+
     /// Turns a second, and the share of the time that they took, over the last `seconds` whole seconds.
     pub(crate) fn load(&self, now: Moment, seconds: usize) -> (f64, f64) {
         let sum = |of| self.read(of, now, seconds).map(u64::from).sum::<u64>() as f64;
@@ -82,6 +90,9 @@ mod tests {
         pulse.add(at(103), Span::from_secs(9));
         assert_eq!(pulse.turns(at(104), 5), [0, 2, 0, 0, 1]);
         assert_eq!(pulse.turns(at(101), 1), [2]);
+        let mut sums = [1, u32::MAX, 1];
+        pulse.add_to(at(103), &mut sums);
+        assert_eq!(sums, [3, u32::MAX, 1]);
         let (rate, busy) = pulse.load(at(102), 2);
         assert!((rate - 1.0).abs() < 1e-9 && (busy - 0.25).abs() < 1e-9, "{rate} {busy}");
         assert!((pulse.load(at(104), 1).1 - 1.0).abs() < 1e-9, "more than all of the time is all of it");

@@ -119,6 +119,7 @@ async fn tasks_answer_with_events_and_have_a_limit() {
     rest().await;
     let view = root.directory().view("node/p").unwrap();
     assert_eq!(view.history[0].error, "a task of it failed: in a task");
+    assert!(view.history[0].state_before.as_ref().unwrap().contains("Result(1)"), "{:?}", view.history[0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -198,6 +199,31 @@ async fn a_failing_turn_is_contained_and_explained() {
     assert_eq!(log(&probe), ["First", "Load { key: 1, value: 30 }", "Load { key: 2, value: 200 }"]);
     assert_eq!(root.directory().state_at("node/p", 2).unwrap().unwrap()["total"], 5);
     assert_eq!(root.directory().view("node/p").unwrap().status, Status::Alive);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_published_state_says_which_turn_led_to_it_and_turns_how_long_they_took() {
+    let (root, probe) = one(Bounds::default()).await;
+    for number in 1..=100 {
+        probe.send(Told::Add(number)).unwrap();
+    }
+    pass_ms(500).await;
+    let (directory, path) = (root.directory(), "node/p");
+    let published = directory.state(path).unwrap();
+    // The first event is the actor's own.
+    assert_eq!(published.after, Some(101));
+    assert_eq!(directory.state_at(path, 101).unwrap().unwrap(), published.state);
+    assert_ne!(directory.state_at(path, 100).unwrap().unwrap(), published.state, "the turn before differs");
+    let all_took = || directory.journal(path, 256).unwrap().iter().all(|event| event.took_ns.is_some());
+    assert!(all_took(), "the last one too, though nothing came after it");
+    probe.send(Told::Boom).unwrap();
+    rest().await;
+    assert_eq!(directory.state(path).unwrap().after, Some(101), "the turn that failed led to nothing");
+    pass_ms(500).await;
+    assert_eq!(directory.state(path).unwrap().after, Some(103));
+    let journal = directory.journal(path, 3).unwrap();
+    let took: Vec<bool> = journal.iter().map(|event| event.took_ns.is_some()).collect();
+    assert_eq!(took, [true, false, true], "{journal:?}");
 }
 
 #[tokio::test(start_paused = true)]

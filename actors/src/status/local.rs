@@ -1,21 +1,32 @@
-//! What this node holds: sessions, circuits, links, flows, connections to control nodes, and what ends by itself.
+//! What this node holds: sessions, circuits, links, connections to control nodes, and what ends by itself.
 
 use std::collections::BTreeMap;
 
 use postroad_cluster::{
     control::{self, Control},
     id::{LinkId, NodeId},
+    limits::REFUSING_ASK,
     link::{self, Listener},
     node, peer, relay,
     session::{self, Phase},
+    spread::Away,
     time::WallTime,
     wire::session::NodeResponse,
 };
-use postroad_transport::{node_socket::CircuitStatus, switch::Switch};
+use postroad_transport::{
+    node_socket::{CircuitKey, CircuitStatus},
+    switch::Switch,
+};
 use serde::{Deserialize, Serialize};
 
 use super::View;
-use crate::{control::CONTROL, fabric::Fabric, node::NODE, peer::PEERS, relay::RELAY};
+use crate::{
+    control::CONTROL,
+    fabric::{Fabric, circuits::carrying},
+    node::NODE,
+    peer::PEERS,
+    relay::RELAY,
+};
 
 /// The session of this node with a relay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +68,9 @@ pub struct Channel {
     pub connected: bool,
     /// Whether it is a last resort, since it drains.
     pub avoided: bool,
+    /// Whether it is a last resort, since it does not carry packets of the circuit's size.
+    #[serde(default)]
+    pub too_small: bool,
     /// The round trip of probes to the peer and back, in microseconds.
     pub round_trip_us: Option<u64>,
 }
@@ -78,6 +92,10 @@ pub struct Circuit {
     pub relay_name: Option<String>,
     /// Why that one, with the figures of that moment.
     pub choice: String,
+    /// Open flows on it at this node.
+    pub flows: u64,
+    /// Whether new flows open on it, or why they do so on others first.
+    pub opens: String,
     /// Whether its relay is silent and there is no other.
     pub stranded: bool,
     /// Moves so far.
@@ -92,6 +110,8 @@ pub struct Circuit {
     pub received_bytes: u64,
     /// The size of its packets, in bytes.
     pub packet_bytes: u32,
+    /// Why they have that size.
+    pub packet_words: String,
     /// Its channels.
     pub channels: Vec<Channel>,
 }
@@ -117,6 +137,8 @@ pub struct Link {
     pub target_name: String,
     /// The target, if this is its node.
     pub target_address: Option<String>,
+    /// How many relays receive its new connections.
+    pub spread: u8,
     /// Relays that hold the endpoint, if this is the target node.
     pub registered_at: Vec<String>,
     /// Open flows of it at this node.
@@ -127,19 +149,19 @@ pub struct Link {
     pub received_bytes: u64,
     /// Open flows by the relay that carries them; those without a relay are under an empty name.
     pub flows_by_relay: BTreeMap<String, u64>,
+    /// Open flows by the number of the circuit that they are on.
+    pub flows_by_circuit: BTreeMap<String, OnCircuit>,
 }
 
-/// Flows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Flows {
-    /// Open at this node.
-    pub open: u64,
-    /// Ended at this node since it started.
-    pub ended: u64,
-    /// Tunnels refused at this node since it started.
-    pub refused: u64,
-    /// Open in the fleet, by the nodes' last reports: both ends of a flow count it, so it is half their sum.
-    pub fleet: Option<u64>,
+/// Flows of a link on one circuit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OnCircuit {
+    /// How many.
+    pub flows: u64,
+    /// The relay that carries the circuit.
+    pub relay: Option<String>,
+    /// Why the newest of them opened there, at the consumer's end.
+    pub why: Option<String>,
 }
 
 /// The connection of this node to a control node.
@@ -168,7 +190,7 @@ pub struct RelayService {
     pub registrations: usize,
     /// Open channels.
     pub channels: usize,
-    /// Tunnels admitted since the start.
+    /// Tunnels admitted since the start, those ahead of need too.
     pub admitted: u64,
     /// Refusals since the start, by code.
     pub refused: BTreeMap<String, u64>,
@@ -250,6 +272,7 @@ fn channels(view: &View<'_>, status: &CircuitStatus) -> Vec<Channel> {
         candidate: channel.candidate,
         connected: channel.connected,
         avoided: channel.avoided,
+        too_small: channel.too_small,
         round_trip_us: channel.round_trip.map(|it| it.as_micros() as u64),
     });
     channels.collect()
@@ -257,6 +280,7 @@ fn channels(view: &View<'_>, status: &CircuitStatus) -> Vec<Channel> {
 
 pub(super) fn circuits(view: &View<'_>) -> Vec<Circuit> {
     let socket = &view.fabric.socket;
+    let flows = view.fabric.flows.by_circuit();
     let known = socket.circuits().into_iter().filter_map(|key| Some((key, socket.status(key).ok()?)));
     let circuits = known.map(|(key, status)| Circuit {
         peer: key.peer,
@@ -266,6 +290,8 @@ pub(super) fn circuits(view: &View<'_>) -> Vec<Circuit> {
         relay: status.relay,
         relay_name: status.relay.map(|relay| view.name(relay)),
         choice: named(view, &status.choice),
+        flows: flows.get(&key).copied().unwrap_or_default(),
+        opens: opens(view.fabric, key, &status),
         stranded: status.stranded,
         moves: status.moves,
         move_reason: status.reason.map(|reason| reason.text().to_owned()),
@@ -273,9 +299,32 @@ pub(super) fn circuits(view: &View<'_>) -> Vec<Circuit> {
         sent_bytes: status.counters.sent_bytes,
         received_bytes: status.counters.received_bytes,
         packet_bytes: status.packet_bytes,
+        packet_words: view.fabric.packet_words(&status, |relay| view.name(relay)),
         channels: channels(view, &status),
     });
     circuits.collect()
+}
+
+/// Whether new flows open on a circuit, for any link of the pair, or why they do so on others first.
+pub fn opens(fabric: &Fabric, key: CircuitKey, status: &CircuitStatus) -> String {
+    let Some(circuit) = fabric.circuits.get(key) else { return "it does not stand yet".to_owned() };
+    if circuit.is_closing() {
+        return "it is closing: no relay needs it".to_owned();
+    }
+    let Some(relay) = carrying(status) else { return Away::NoRelay.text().to_owned() };
+    let links = fabric.links_with(key.peer);
+    match fabric.away_for(relay, &links) {
+        Some(Away::Refuses) => {
+            let code = links.iter().find_map(|link| fabric.refuses(relay, *link)).unwrap_or_default();
+            format!(
+                "{} ({code}): others are asked first, it once in {} s",
+                Away::Refuses.text(),
+                REFUSING_ASK.as_secs()
+            )
+        }
+        Some(away) => away.text().to_owned(),
+        None => fabric.opens_by_size(&circuit, status).to_owned(),
+    }
 }
 
 fn listener(state: &link::Link) -> (&'static str, Option<String>) {
@@ -302,10 +351,7 @@ fn registered_at(view: &View<'_>, link: LinkId) -> Vec<String> {
 pub(super) fn links(view: &View<'_>) -> Vec<Link> {
     let Some(accepted) = view.fabric.snapshot() else { return Vec::new() };
     let open = view.fabric.flows.views();
-    let carrier = |peer: NodeId| {
-        let (key, _) = view.fabric.circuit(peer)?;
-        Some(view.name(view.fabric.socket.status(key).ok()?.relay?))
-    };
+    let carrier = |circuit: Option<CircuitKey>| view.fabric.socket.status(circuit?).ok()?.relay;
     let links = accepted.content.links.iter().map(|(id, known)| {
         let state = crate::link::find(view.fabric, *id).and_then(|handle| handle.published()).map(|(state, _)| state);
         let listener = state.as_deref().map(listener);
@@ -319,32 +365,30 @@ pub(super) fn links(view: &View<'_>) -> Vec<Link> {
             target: known.target,
             target_name: view.name(known.target),
             target_address: known.target_address.clone(),
+            spread: known.spread,
             registered_at: if known.target == view.fabric.me { registered_at(view, *id) } else { Vec::new() },
             flows: 0,
             sent_bytes: 0,
             received_bytes: 0,
             flows_by_relay: BTreeMap::new(),
+            flows_by_circuit: BTreeMap::new(),
         };
         for flow in open.iter().filter(|flow| flow.link == *id) {
             link.flows += 1;
             link.sent_bytes += flow.counters.sent_bytes();
             link.received_bytes += flow.counters.received_bytes();
-            *link.flows_by_relay.entry(carrier(flow.peer).unwrap_or_default()).or_default() += 1;
+            let relay = carrier(flow.circuit).map(|relay| view.name(relay)).unwrap_or_default();
+            *link.flows_by_relay.entry(relay).or_default() += 1;
+            if let Some(circuit) = flow.circuit {
+                let carried = link.flows_by_circuit.entry(circuit.circuit.0.to_string()).or_default();
+                carried.flows += 1;
+                carried.relay = carrier(flow.circuit).map(|relay| view.name(relay));
+                carried.why = flow.why.map(|why| why.to_string()).or_else(|| carried.why.take());
+            }
         }
         link
     });
     links.collect()
-}
-
-pub(super) fn flows(view: &View<'_>) -> Flows {
-    let flows = &view.fabric.flows;
-    let reported = view.reports.values().map(|report| report.flows).sum::<u64>();
-    Flows {
-        open: flows.len() as u64,
-        ended: flows.ended(),
-        refused: flows.refused(),
-        fleet: (!view.reports.is_empty()).then_some(reported.div_ceil(2)),
-    }
 }
 
 pub(super) fn controls(view: &View<'_>) -> Vec<ControlConnection> {

@@ -18,6 +18,8 @@ pub(super) struct Finder<'a> {
     status: &'a Status,
     view: &'a View<'a>,
     found: Vec<Problem>,
+    /// Whether what is found next is of this node alone.
+    own: bool,
 }
 
 /// What a problem is called and how bad it is.
@@ -45,19 +47,21 @@ impl Finder<'_> {
             return;
         }
         let (what, next) = (what.into(), next.into());
-        self.found.push(Problem { health: kind.health, code: kind.code.to_owned(), about, since, what, next });
+        let (health, code, own) = (kind.health, kind.code.to_owned(), self.own);
+        self.found.push(Problem { health, code, about, since, what, next, own });
     }
 }
 
 /// Everything that is wrong, by `status`. `leaderless` says that the leader's facts are not there.
 pub(super) fn find(status: &Status, view: &View<'_>, leaderless: bool) -> Vec<Problem> {
-    let mut finder = Finder { status, view, found: Vec::new() };
+    let mut finder = Finder { status, view, found: Vec::new(), own: false };
     if let Some(control) = &status.control {
         finder.control(control, leaderless);
         finder.reports(leaderless);
         finder.balancers_elsewhere();
     }
     finder.relays();
+    finder.own = true;
     finder.connections();
     finder.sessions();
     finder.links();

@@ -147,6 +147,27 @@ pub struct Carried {
 }
 
 impl Relay {
+    /// A relay as it was agreed on, of which no node has said anything.
+    #[must_use]
+    pub fn agreed(id: NodeId, view: &RelayView) -> Self {
+        Self {
+            id,
+            name: view.name.to_string(),
+            address: view.address.clone(),
+            state: standing(view, 0, 0),
+            reason: String::new(),
+            local: view.local,
+            domain: view.domain.clone(),
+            reached_by: BTreeMap::new(),
+            missed_by: BTreeMap::new(),
+            connected: None,
+            circuits: None,
+            flows: None,
+            revocations: None,
+            drain: None,
+        }
+    }
+
     /// The state with what is left of a drain: `draining (3 flows left, moving)`.
     #[must_use]
     pub fn state_words(&self) -> String {
@@ -207,13 +228,8 @@ pub(super) fn view(view: &View<'_>) -> Relays {
         }
         let record = state.as_ref().and_then(|state| state.nodes.get(&id));
         Relay {
-            id,
-            name: relay.name.to_string(),
-            address: relay.address.clone(),
             state: standing(&relay, reached_by.len(), missed_by.len()),
             reason: record.map(|record| record.ready_reason.clone()).unwrap_or_default(),
-            local: relay.local,
-            domain: relay.domain,
             reached_by,
             missed_by,
             connected: view.present.as_ref().map(|present| present.contains(&id)),
@@ -221,6 +237,7 @@ pub(super) fn view(view: &View<'_>) -> Relays {
             flows: view.present.as_ref().map(|_| drain::carried(id, &view.reports).1),
             revocations: state.as_ref().and_then(|state| outstanding(view, id, &state.revocations)),
             drain: record.and_then(|record| record.drain).map(|drain| drain_view(view, id, &drain)),
+            ..Relay::agreed(id, &relay)
         }
     });
     Relays { circuits: circuits(view), ..summed(list.collect()) }
@@ -293,22 +310,10 @@ mod tests {
 
     fn relay(name: &str, state: Standing, local: bool, place: &str) -> Relay {
         let part = |kind: &str| (!place.is_empty()).then(|| format!("{kind}-{place}").parse().unwrap());
-        Relay {
-            id: NodeId(1),
-            name: name.to_owned(),
-            address: "r:9443".to_owned(),
-            state,
-            reason: String::new(),
-            local,
-            domain: FailureDomain { host: part("h"), power: part("p"), network: part("n"), zone: None },
-            reached_by: BTreeMap::new(),
-            missed_by: BTreeMap::new(),
-            connected: None,
-            circuits: None,
-            flows: None,
-            revocations: None,
-            drain: None,
-        }
+        let domain = FailureDomain { host: part("h"), power: part("p"), network: part("n"), zone: None };
+        let (name, address) = (name.parse().unwrap(), "r:9443".to_owned());
+        let agreed = RelayView { name, address, domain, local, ready: true, draining: false };
+        Relay { state, ..Relay::agreed(NodeId(1), &agreed) }
     }
 
     // RP-40

@@ -8,6 +8,10 @@ use crate::time::Span;
 /// wait for a minute.
 pub const PERIOD_MS: RangeInclusive<u64> = 100..=60_000;
 
+/// The part of a period by which a probe begins early: timers are late by a millisecond or two and the probe itself takes
+/// as long, and yet what a node says of itself is to be known within a period (DB-20).
+pub const PROBE_EARLY_SHARE: u32 = 50;
+
 /// Milliseconds that a whole probe may take: less than 50 is missed by a busy server, more than a minute says nothing.
 pub const TIMEOUT_MS: RangeInclusive<u64> = 50..=60_000;
 

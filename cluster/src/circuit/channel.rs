@@ -8,9 +8,10 @@ use crate::{
     id::NodeId,
     limits::{
         BETRAYAL_MAX, BETRAYAL_MIN, CIRCUIT_CHECKS_MOST, CIRCUIT_CHECKS_NEEDED, CIRCUIT_FALSE_SUSPICIONS, CIRCUIT_TICK,
-        PROBE_BURST, PROBE_BURST_INTERVAL, PROBE_FRESH, PROBE_FULL_MISSES, PROBE_LOSS_SAMPLES, PROBE_PATIENCE,
-        PROBE_PATIENCE_UNKNOWN, PROBE_ROUNDS_KEPT, PROBE_SMALL_BYTES,
+        PROBE_BURST, PROBE_BURST_INTERVAL, PROBE_FRESH, PROBE_FULL_MISSES, PROBE_LARGER_ROUNDS, PROBE_LOSS_SAMPLES,
+        PROBE_PATIENCE, PROBE_PATIENCE_UNKNOWN, PROBE_ROUNDS_KEPT, PROBE_SMALL_BYTES,
     },
+    packet_size::Carries,
     time::{Moment, Span},
 };
 
@@ -50,6 +51,9 @@ pub(super) struct Channel {
     distrusted: Option<Moment>,
     /// The largest packet that a probe has carried there and back, without our header.
     pub(super) carried_bytes: u32,
+    /// Whether it carries the larger size, and how many probes of that in a row have said otherwise.
+    larger: Carries,
+    against: u8,
     missed_in_row: u32,
     /// When the first small probe came back since one of full size did.
     small_since: Option<Moment>,
@@ -169,7 +173,12 @@ impl Channel {
             self.proven = Some(sent.at);
             self.missed_in_row = 0;
         }
-        self.carried_bytes = self.carried_bytes.max(sent.bytes);
+        if sent.extra {
+            self.larger_found(Carries::Yes);
+        }
+        if !sent.extra || self.larger == Carries::Yes {
+            self.carried_bytes = self.carried_bytes.max(sent.bytes);
+        }
         if sent.bytes >= packet_bytes {
             self.small_since = None;
             self.full_missing = 0;
@@ -199,11 +208,12 @@ impl Channel {
     /// Gives up probes that had the time to come back. Returns whether one was lost.
     pub(super) fn expire(&mut self, now: Moment, packet_bytes: u32) -> bool {
         let patience = self.patience();
-        let (mut lost, mut gone) = (false, 0);
+        let (mut lost, mut gone, mut larger_gone) = (false, 0, 0);
         for sent in self.outstanding.values_mut().filter(|sent| !sent.overdue && now.since(sent.at) > patience) {
             sent.overdue = true;
             if sent.extra {
-                self.carried_bytes = self.carried_bytes.min(packet_bytes);
+                // Of a relay that carries nothing at all it says nothing.
+                larger_gone += u32::from(self.proven.is_some_and(|proven| proven >= sent.at));
                 continue;
             }
             if sent.bytes >= packet_bytes && self.small_since.is_some_and(|since| sent.at > since) {
@@ -227,12 +237,44 @@ impl Channel {
         for _ in 0..gone {
             self.count(true);
         }
+        for _ in 0..larger_gone {
+            self.larger_found(Carries::No);
+        }
+        if self.larger == Carries::No {
+            self.carried_bytes = self.carried_bytes.min(packet_bytes);
+        }
         // A late echo still measures the way, for a while.
         self.outstanding.retain(|_, sent| now.since(sent.at) <= PROBE_FRESH);
         if lost && self.missed_in_row == 1 {
             self.burst(now);
         }
         lost
+    }
+
+    /// A probe of the larger size came back or did not. The first that comes back is believed; else it takes several in a
+    /// row, since any may just be lost.
+    fn larger_found(&mut self, found: Carries) {
+        self.against = if self.larger == found { 0 } else { self.against + 1 };
+        let first = (self.larger, found) == (Carries::Unknown, Carries::Yes);
+        if first || self.against >= PROBE_FULL_MISSES {
+            (self.larger, self.against) = (found, 0);
+        }
+    }
+
+    /// Whether the larger size is probed in this round: now and then, and in every one while that is not settled.
+    pub(super) fn larger_due(&self, round: u64) -> bool {
+        let unsettled = self.larger == Carries::Unknown || self.against > 0;
+        self.proven.is_some() && (unsettled || round % PROBE_LARGER_ROUNDS == 1)
+    }
+
+    /// Whether it carries the larger size; on a circuit whose own is that, whether it carries the circuit.
+    pub(super) const fn larger(&self, packet_bytes: u32, larger_bytes: u32) -> Carries {
+        match (larger_bytes > packet_bytes, self.too_small) {
+            (true, _) => self.larger,
+            (false, true) => Carries::No,
+            (false, false) if self.carried_bytes >= packet_bytes => Carries::Yes,
+            (false, false) => Carries::Unknown,
+        }
     }
 
     /// How large the next probe is: the circuit's size, and every other one small where that never comes back.

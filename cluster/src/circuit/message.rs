@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     id::{Generation, NodeId},
+    packet_size::Carries,
     time::Span,
 };
 
@@ -59,6 +60,25 @@ impl MoveReason {
             self,
             Self::Silence | Self::Unanswered | Self::SessionLost | Self::Removed | Self::Returned | Self::Selective
         )
+    }
+
+    /// The reason in one word, for figures.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Silence => "silence",
+            Self::Unanswered => "unanswered",
+            Self::Selective => "selective",
+            Self::SessionLost => "session-lost",
+            Self::Removed => "removed",
+            Self::Returned => "returned",
+            Self::Nearer => "nearer",
+            Self::Draining => "draining",
+            Self::TooSmall => "too-small",
+            Self::Assigned => "assigned",
+            Self::Followed => "followed",
+        }
     }
 
     /// The reason in a few words.
@@ -129,6 +149,11 @@ pub enum Event {
     },
     /// The circuit's key is there: from now on moves are authenticated, and both ends may choose.
     Connected,
+    /// The dialling end says that the circuit's packets have this size, which it may before there is a key.
+    Sized {
+        /// The size in bytes, without our header.
+        packet_bytes: u32,
+    },
     /// Time has passed.
     Tick(Figures),
     /// A probe came back.
@@ -198,6 +223,13 @@ pub enum Effect {
     },
     /// No relay carries the circuit; what is sent may get lost.
     NoRelay,
+    /// What was in flight while the circuit left a silent relay, or had none, is acknowledged again.
+    Stalled {
+        /// Why it left, or lost, that relay.
+        reason: MoveReason,
+        /// Since the last acknowledgement before that.
+        span: Span,
+    },
 }
 
 /// A channel as `status` shows it.
@@ -219,4 +251,6 @@ pub struct ChannelView {
     pub carried_bytes: u32,
     /// Whether it is a last resort because it does not carry packets of the circuit's size.
     pub too_small: bool,
+    /// Whether it carries packets of the larger size.
+    pub larger: Carries,
 }

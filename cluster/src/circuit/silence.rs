@@ -30,6 +30,10 @@ pub(super) struct Watch {
     /// What was sent so far that must be acknowledged, and how much of it before the silence.
     pub(super) sent: u64,
     pub(super) sent_before: u64,
+    /// When something was acknowledged last, or began to be in flight.
+    pub(super) progress: Moment,
+    /// Why the circuit has left or lost its relay since then, first reason first.
+    pub(super) stalled: Option<MoveReason>,
     /// How often probes came back during the silence; it was doubled each time, up to a bound.
     pub(super) patience: u32,
 }
@@ -38,6 +42,7 @@ impl Circuit {
     pub(super) fn watch_silence(&mut self, now: Moment, figures: Figures, effects: &mut Vec<Effect>) {
         let gap = now.since(self.watch.last_tick).min(CIRCUIT_TICK * 2);
         let began = figures.in_flight && !self.watch.in_flight;
+        self.watch_stall(now, figures, effects);
         self.watch.last_tick = now;
         self.watch.in_flight = figures.in_flight;
         self.watch.sent = figures.sent;
@@ -64,6 +69,26 @@ impl Circuit {
             self.judge(now, effects);
         } else if self.watch.waited * 2 >= limit {
             self.check(now, limit, effects);
+        }
+    }
+
+    /// Says how long what was in flight has waited, once something of it is acknowledged after a move.
+    fn watch_stall(&mut self, now: Moment, figures: Figures, effects: &mut Vec<Effect>) {
+        let acknowledged = figures.acknowledged != self.watch.acknowledged;
+        if let Some(reason) = self.watch.stalled.take_if(|_| acknowledged || !figures.in_flight)
+            && acknowledged
+        {
+            effects.push(Effect::Stalled { reason, span: now.since(self.watch.progress) });
+        }
+        if acknowledged || !figures.in_flight || !self.watch.in_flight {
+            self.watch.progress = now;
+        }
+    }
+
+    /// The circuit leaves a relay that swallowed what is in flight, or has lost it and has no other.
+    pub(super) fn stalls(&mut self, reason: MoveReason) {
+        if self.watch.in_flight {
+            self.watch.stalled.get_or_insert(reason);
         }
     }
 
@@ -147,7 +172,7 @@ impl Circuit {
         }
         match to {
             Some(to) => self.take(now, to, reason, effects),
-            None => self.strand(now, effects),
+            None => self.strand(now, reason, effects),
         }
     }
 

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::{CIRCUIT_PACKET_BYTES, PROBE_SMALL_BYTES};
+use crate::{
+    limits::{CIRCUIT_PACKET_BYTES, CIRCUIT_PACKET_BYTES_JUMBO, PROBE_SMALL_BYTES},
+    packet_size::Carries,
+};
 
 const A: usize = 0;
 const B: usize = 1;
@@ -70,6 +73,7 @@ struct End {
     takes: Vec<(Moment, Take)>,
     resends: usize,
     stranded: usize,
+    stalls: Vec<(MoveReason, Span)>,
     /// When each relay was last left in silence, and when the newest probe that came back was sent.
     left: BTreeMap<NodeId, Moment>,
     sent: BTreeMap<u64, Moment>,
@@ -100,6 +104,7 @@ impl World {
             takes: Vec::new(),
             resends: 0,
             stranded: 0,
+            stalls: Vec::new(),
             left: BTreeMap::new(),
             sent: BTreeMap::new(),
             came_back: BTreeMap::new(),
@@ -166,6 +171,7 @@ impl World {
                         self.ends[end].left.insert(relay, self.now);
                     }
                 }
+                Effect::Stalled { reason, span } => self.ends[end].stalls.push((reason, span)),
                 Effect::Proven { .. } | Effect::Silent { .. } => {}
             }
         }
@@ -462,6 +468,7 @@ fn an_idle_circuit_leaves_a_dead_relay_before_it_is_needed() {
     assert_eq!(world.ends[A].takes[1].1.reason, MoveReason::Unanswered);
     let status = world.ends[A].circuit.channels(world.now);
     assert!(!status[0].candidate && status[1].candidate, "a dead relay is not shown as up");
+    assert_eq!(world.ends[A].stalls, [], "nothing was in flight");
 }
 
 #[test]
@@ -499,6 +506,9 @@ fn the_own_relay_that_returns_is_used_again_without_a_move() {
     world.run(ms(1_000));
     assert_eq!((world.moves(A), world.ends[A].resends), (0, 1));
     assert!(!world.ends[A].circuit.stranded());
+    // RP-55: a stall ends when data is acknowledged, whether or not the circuit moved.
+    let [(MoveReason::Silence, span)] = world.ends[A].stalls[..] else { panic!("{:?}", world.ends[A].stalls) };
+    assert!(ms(10_000) <= span && span < ms(10_500), "{span:?}");
 }
 
 #[test]
@@ -613,6 +623,63 @@ fn a_larger_size_is_found_by_probes() {
         circuit.on(now, Event::Tick(Figures::default()), &mut effects);
     }
     assert_eq!(circuit.proven_bytes(now), 8_936);
+    assert_eq!(circuit.channels(now)[0].larger, Carries::Yes);
+}
+
+/// An end of a circuit whose larger probes come back only from a relay that carries so many bytes.
+fn narrowed(circuit: &mut Circuit, now: &mut Moment, rounds: u64, bytes_max: impl Fn(u64) -> u32) -> usize {
+    let (mut effects, mut larger) = (Vec::new(), 0);
+    for tick in 0..rounds * 200 {
+        *now = now.after(CIRCUIT_TICK);
+        circuit.on(*now, Event::Tick(Figures::default()), &mut effects);
+        for effect in std::mem::take(&mut effects) {
+            let Effect::Probe { relay, sequence, bytes } = effect else { continue };
+            larger += usize::from(bytes == CIRCUIT_PACKET_BYTES_JUMBO);
+            if bytes <= bytes_max(tick / 200) {
+                circuit.on(*now, Event::Echoed { relay, sequence }, &mut effects);
+            }
+        }
+    }
+    larger
+}
+
+#[test]
+fn a_larger_size_takes_several_losses_in_a_row_to_be_given_up_and_several_echoes_to_return() {
+    let jumbo = CIRCUIT_PACKET_BYTES_JUMBO;
+    let mut circuit = Circuit::new(Moment::ZERO, NodeId(1), NodeId(2), CIRCUIT_PACKET_BYTES, jumbo);
+    circuit.on(Moment::ZERO, Event::ChannelAdded { relay: NodeId(7), shares: BTreeSet::new() }, &mut Vec::new());
+    let mut now = Moment::ZERO;
+    let found = |circuit: &Circuit, now| (circuit.channels(now)[0].larger, circuit.proven_bytes(now));
+    narrowed(&mut circuit, &mut now, 40, |round| if round == 30 { 1_500 } else { u32::MAX });
+    assert_eq!(found(&circuit, now), (Carries::Yes, jumbo), "one may be lost");
+    narrowed(&mut circuit, &mut now, 30, |_| 1_500);
+    assert_eq!(found(&circuit, now), (Carries::No, CIRCUIT_PACKET_BYTES));
+    let probes = narrowed(&mut circuit, &mut now, 60, |_| 1_500);
+    assert_eq!(probes, 2, "then one looks now and then");
+    narrowed(&mut circuit, &mut now, 40, |_| u32::MAX);
+    assert_eq!(found(&circuit, now), (Carries::Yes, jumbo));
+    // A relay that carries nothing is no narrow one.
+    narrowed(&mut circuit, &mut now, 40, |_| 0);
+    assert_eq!(circuit.channels(now)[0].larger, Carries::Yes);
+}
+
+#[test]
+fn the_dialling_end_says_the_size_before_there_is_a_key() {
+    let jumbo = CIRCUIT_PACKET_BYTES_JUMBO;
+    for (connected, expected) in [(false, jumbo), (true, CIRCUIT_PACKET_BYTES)] {
+        let mut circuit = Circuit::new(Moment::ZERO, NodeId(2), NodeId(1), CIRCUIT_PACKET_BYTES, jumbo);
+        let mut effects = Vec::new();
+        if connected {
+            circuit.on(Moment::ZERO, Event::Connected, &mut effects);
+        }
+        circuit.on(Moment::ZERO, Event::Sized { packet_bytes: jumbo }, &mut effects);
+        circuit.on(Moment::ZERO, Event::ChannelAdded { relay: NodeId(7), shares: BTreeSet::new() }, &mut effects);
+        let probes = effects.iter().filter_map(|effect| match effect {
+            Effect::Probe { bytes, .. } => Some(*bytes),
+            _ => None,
+        });
+        assert_eq!(probes.max(), Some(expected));
+    }
 }
 
 #[test]

@@ -113,17 +113,56 @@ codes! {
     BALANCER_CHANGED,
     /// The node runs database balancers.
     NODE_HAS_BALANCERS,
+    /// The other end reset the tunnel without a reason that this release knows.
+    TUNNEL_RESET,
+    /// The target node found that the grant does not allow the tunnel.
+    TUNNEL_NOT_GRANTED,
+    /// No relay vouched for the tunnel at the target node in time.
+    TUNNEL_NOT_ADMITTED,
+    /// The consumer took its tunnel back.
+    TUNNEL_WITHDRAWN,
+    /// The target did not take the connection.
+    TARGET_REFUSED,
+    /// The link was deleted or changed, so its route is no longer good (RP-35).
+    ROUTE_REVOKED,
+    /// The node stops.
+    NODE_STOPPING,
+    /// The circuit is closing.
+    CIRCUIT_CLOSING,
+    /// The circuit ended before the tunnel opened on it.
+    CIRCUIT_LOST,
+    /// No circuit to the target node came to stand in time.
+    PATH_ABSENT,
+    /// No relay answered in time.
+    RELAY_SILENT,
+    /// The node holds no grant for the link.
+    GRANT_ABSENT,
+    /// A connection did not begin with the PROXY header that its sender is trusted to send.
+    HEADER_INVALID,
+    /// Stands for a code that this release does not know.
+    OTHER,
+}
+
+/// The code that a peer said, if this release knows it: whoever counts or keeps codes must not grow with what others say.
+#[must_use]
+pub fn known(word: &str) -> &'static str {
+    ALL.iter().find(|code| **code == word).copied().unwrap_or(OTHER)
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::ALL;
+    use super::{ALL, ENTRY_OLD, OTHER, known};
 
     #[test]
     fn codes_are_unique_and_in_capitals() {
         assert_eq!(ALL.iter().collect::<BTreeSet<_>>().len(), ALL.len());
         assert!(ALL.iter().all(|code| code.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')));
+    }
+
+    #[test]
+    fn what_this_release_does_not_know_is_other() {
+        assert_eq!((known("ENTRY_OLD"), known("entry_old"), known("X")), (ENTRY_OLD, OTHER, OTHER));
     }
 }

@@ -12,12 +12,40 @@ use crate::{
     wire::session::{NodeResponse, RelayRequest},
 };
 
-/// A tunnel that a consumer asks for.
+/// What a consumer asks for.
 pub(super) struct Wish {
     pub(super) consumer: NodeId,
-    pub(super) tunnel: TunnelId,
+    pub(super) tunnels: Tunnels,
     pub(super) link: LinkId,
     pub(super) generation: Generation,
+}
+
+/// Which tunnels.
+pub(super) enum Tunnels {
+    /// One, whose flow waits for it.
+    One(TunnelId),
+    /// Those of later flows.
+    Ahead(Vec<TunnelId>),
+}
+
+impl Wish {
+    /// How the target node is told.
+    fn word(&self) -> RelayRequest {
+        let Self { consumer, link, generation, .. } = *self;
+        match &self.tunnels {
+            Tunnels::One(tunnel) => RelayRequest::Admission { tunnel: *tunnel, link, generation, consumer },
+            Tunnels::Ahead(tunnels) => {
+                RelayRequest::AdmissionAhead { tunnels: tunnels.clone(), link, generation, consumer }
+            }
+        }
+    }
+
+    const fn tunnels(&self) -> u64 {
+        match &self.tunnels {
+            Tunnels::One(_) => 1,
+            Tunnels::Ahead(tunnels) => tunnels.len() as u64,
+        }
+    }
 }
 
 impl Relay {
@@ -36,9 +64,9 @@ impl Relay {
         let Some(connection) = self.sessions.get(&target).copied() else {
             return Step::Wait(ENDPOINT_WAIT, absent("the link's target node has no session at this relay"));
         };
-        let Wish { consumer, tunnel, link, generation } = *wish;
-        let what = AskedFor::Admission { connection: asker.connection, reply: asker.reply, target };
-        self.ask(connection, what, RelayRequest::Admission { tunnel, link, generation, consumer }, effects);
+        let (asking, reply, tunnels) = (asker.connection, asker.reply, wish.tunnels());
+        let what = AskedFor::Admission { connection: asking, reply, target, tunnels };
+        self.ask(connection, what, wish.word(), effects);
         Step::Asked
     }
 
@@ -81,12 +109,13 @@ impl Relay {
         &mut self,
         asker: Asker,
         target: NodeId,
+        tunnels: u64,
         refusal: Option<Refusal>,
         effects: &mut Vec<Effect>,
     ) {
         let response = match refusal {
             None => {
-                self.counters.admitted += 1;
+                self.counters.admitted += tunnels;
                 NodeResponse::Admitted { target }
             }
             Some(refusal) => NodeResponse::Refused(refusal),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use super::{AskedFor, Asker, Effect, Held, Relay, absent, admission, too_many};
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Which channel: the pair of nodes and their circuit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChannelKey {
     /// The node with the lower number.
     pub low: NodeId,
@@ -22,6 +22,34 @@ pub struct ChannelKey {
     pub high: NodeId,
     /// The circuit.
     pub circuit: CircuitId,
+}
+
+/// As text where people read: JSON has no other keys, and the console shows the relay's channels by them.
+impl Serialize for ChannelKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { low, high, circuit } = self;
+        if serializer.is_human_readable() {
+            serializer.collect_str(&format_args!("{}-{}-{}", low.0, high.0, circuit.0))
+        } else {
+            (low, high, circuit).serialize(serializer)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ChannelKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (low, high, circuit) = if deserializer.is_human_readable() {
+            let text = String::deserialize(deserializer)?;
+            let mut numbers = text.split('-').map(str::parse);
+            match (numbers.next(), numbers.next(), numbers.next(), numbers.next()) {
+                (Some(Ok(low)), Some(Ok(high)), Some(Ok(circuit)), None) => (low, high, circuit),
+                _ => return Err(D::Error::custom("a channel's key is three numbers: LOW-HIGH-CIRCUIT")),
+            }
+        } else {
+            <(u64, u64, u64)>::deserialize(deserializer)?
+        };
+        Ok(Self { low: NodeId(low), high: NodeId(high), circuit: CircuitId(circuit) })
+    }
 }
 
 /// One end of a channel, as the packet switch needs it.
@@ -232,5 +260,19 @@ impl Relay {
         for key in gone.collect::<Vec<_>>() {
             self.channel_close(key, None, "the last link between the two nodes was removed", effects);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_text_where_people_read() {
+        let key = ChannelKey { low: NodeId(3), high: NodeId(7), circuit: CircuitId(u64::MAX) };
+        let json = serde_json::to_string(&std::collections::BTreeMap::from([(key, 1)])).unwrap();
+        assert_eq!(json, format!("{{\"3-7-{}\":1}}", u64::MAX));
+        assert_eq!(serde_json::from_str::<std::collections::BTreeMap<ChannelKey, u8>>(&json).unwrap()[&key], 1);
+        assert!(serde_json::from_str::<ChannelKey>("\"3-7\"").is_err());
     }
 }

@@ -62,7 +62,7 @@ fn draining(version: u64, ends_ms: u64) -> Event {
     let Event::Policy { cluster, version, issued, ends, mut policy } = policy(version, &[(1, 1, 2, 3)]) else {
         unreachable!("it makes a policy")
     };
-    policy.drain = Some(Drain { version, since: WallTime(WALL), ends: WallTime(WALL + ends_ms) });
+    policy.drain = Some(Drain { version, since: WallTime(WALL), ends: WallTime(WALL + ends_ms), settled: false });
     Event::Policy { cluster, version, issued, ends, policy }
 }
 
@@ -213,6 +213,30 @@ fn a_tunnel_is_admitted_once_its_target_knows() {
     let refused = Refusal::new("NOT_MINE", "no such link", "");
     assert_eq!(codes(bench.answer_last(Ok(RelayResponse::Refused(refused)))), [code::PEER_REFUSED]);
     assert_eq!(bench.relay.counters.refused[code::PEER_REFUSED], 1);
+}
+
+#[test]
+fn tunnels_are_admitted_ahead_as_one() {
+    let mut bench = Bench::new();
+    let lot = |count| NodeRequest::AdmitAhead {
+        tunnels: (0..count).map(TunnelId).collect(),
+        link: LINK,
+        generation: Generation(1),
+        grant: signed(),
+    };
+    let most = AHEAD_LOT_MAX as u64;
+    let good = || Presented::Good(Verified::vouch(grant(LINK, 1, CONSUMER, Right::Open)));
+    for count in [0, most + 1, 100_000] {
+        assert_eq!(codes(bench.ask(12, lot(count), good())), [code::TOO_MANY], "{count}");
+    }
+    let effects = bench.ask(12, lot(most), good());
+    let tunnels = (0..most).map(TunnelId).collect();
+    let request = RelayRequest::AdmissionAhead { tunnels, link: LINK, generation: Generation(1), consumer: CONSUMER };
+    assert_eq!(effects, [Effect::Ask { connection: 11, ask: 1, request }]);
+    let effects = bench.answer_last(Ok(RelayResponse::Done));
+    assert_eq!(Bench::responses(effects), [NodeResponse::Admitted { target: TARGET }]);
+    assert_eq!(bench.relay.counters.admitted, most);
+    assert_eq!(codes(bench.ask(12, lot(1), Presented::Bad)), [code::GRANT_UNTRUSTED]);
 }
 
 #[test]
@@ -683,6 +707,9 @@ fn any_request() -> impl Strategy<Value = (NodeRequest, u8)> {
         4 => (link(), generation()).prop_map(|(link, generation)| NodeRequest::Admit {
             tunnel: TunnelId(1), link, generation, grant: signed(),
         }),
+        2 => (link(), generation(), 0_u64..40).prop_map(|(link, generation, count)| NodeRequest::AdmitAhead {
+            tunnels: (0..count).map(TunnelId).collect(), link, generation, grant: signed(),
+        }),
         1 => (1_u64..6).prop_map(|session| NodeRequest::Goodbye { session: Generation(session) }),
     ];
     (request, 0_u8..10)
@@ -722,7 +749,7 @@ fn presented(relay: &Relay, connection: u64, request: &NodeRequest, found: u8) -
         (0, _) => Presented::Unknown,
         (1, _) => Presented::Bad,
         (_, NodeRequest::Register { link, generation, .. }) => fitting(*link, *generation, Right::Register, holder),
-        (_, NodeRequest::Admit { link, generation, .. }) => {
+        (_, NodeRequest::Admit { link, generation, .. } | NodeRequest::AdmitAhead { link, generation, .. }) => {
             let route = relay.policy.as_ref().and_then(|held| held.policy.routes.get(link));
             fitting(*link, *generation, Right::Open, route.map_or(TARGET, |route| route.target))
         }

@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Asker, Effect, Held, Presented, Relay, Step, admission::Wish, ended};
+use super::{
+    Asker, Effect, Held, Presented, Relay, Step,
+    admission::{Tunnels, Wish},
+    ended,
+};
 use crate::{
     behavior::{ReplyId, Turn},
     command::{Refusal, code},
@@ -75,12 +79,15 @@ impl Relay {
         let Some(node) = self.connections.get(&asker.connection).map(|known| known.node) else {
             return Step::Answer(NodeResponse::Refused(ended("the session has ended")));
         };
+        let wish = |tunnels, link, generation| Wish { consumer: node, tunnels, link, generation };
         match *request {
             NodeRequest::Hello { session } => self.hello(asker, session, effects),
             NodeRequest::Register { link, generation, .. } => self.register(turn, node, link, generation, grant),
             NodeRequest::Admit { tunnel, link, generation, .. } => {
-                let wish = Wish { consumer: node, tunnel, link, generation };
-                self.admit(turn, asker, &wish, grant, effects)
+                self.admit(turn, asker, &wish(Tunnels::One(tunnel), link, generation), grant, effects)
+            }
+            NodeRequest::AdmitAhead { ref tunnels, link, generation, .. } => {
+                self.admit(turn, asker, &wish(Tunnels::Ahead(tunnels.clone()), link, generation), grant, effects)
             }
             _ => Step::Answer(NodeResponse::Done),
         }
@@ -151,9 +158,9 @@ impl Relay {
         self.disconnect_drained(turn.now, effects);
         let unknown = self.waiting.iter().filter(|(_, waiting)| waiting.grant == Presented::Unknown);
         let checks = unknown.filter_map(|(number, waiting)| match &waiting.request {
-            NodeRequest::Register { grant, .. } | NodeRequest::Admit { grant, .. } => {
-                Some(Effect::Check { waiting: *number, grant: grant.clone() })
-            }
+            NodeRequest::Register { grant, .. }
+            | NodeRequest::Admit { grant, .. }
+            | NodeRequest::AdmitAhead { grant, .. } => Some(Effect::Check { waiting: *number, grant: grant.clone() }),
             _ => None,
         });
         effects.extend(checks);
@@ -221,7 +228,7 @@ const fn registered_link(request: &NodeRequest) -> Option<LinkId> {
 
 const fn admitted_link(request: &NodeRequest) -> Option<LinkId> {
     match request {
-        NodeRequest::Admit { link, .. } => Some(*link),
+        NodeRequest::Admit { link, .. } | NodeRequest::AdmitAhead { link, .. } => Some(*link),
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     command::{LinkSpec, Outcome, Refusal, code},
     id::{Generation, LinkId, Name, NodeId, Role, Version},
-    limits::{LINK_CONSUMERS_MAX, LINKS_MAX},
+    limits::{LINK_CONSUMERS_MAX, LINKS_MAX, SPREAD_MAX},
     revocation::Revocation,
     time::WallTime,
 };
@@ -26,6 +26,7 @@ impl State {
             ));
         }
         self.check_room(&spec)?;
+        check_spread(spec.spread)?;
         self.check_target(&spec)?;
         for (consumer, listen) in &spec.consumers {
             self.check_consumer(*consumer, listen, spec.target)?;
@@ -108,11 +109,37 @@ impl State {
         Ok(Change::made(what))
     }
 
+    /// Open flows go on where they are: circuits that are one too many close once they are empty.
+    pub(super) fn link_spread(&mut self, link: LinkId, spread: u8) -> Result<Change, Refusal> {
+        check_spread(spread)?;
+        let record = self.links.get_mut(&link).ok_or_else(|| unknown(link))?;
+        if record.spec.spread == spread {
+            return Ok(Change::None(None));
+        }
+        record.spec.spread = spread;
+        Ok(Change::made(format!("new connections of link {} are spread over {}", record.name, relays(spread))))
+    }
+
     pub(super) fn link_remove(&mut self, now: WallTime, version: Version, link: LinkId) -> Result<Change, Refusal> {
         let record = self.links.remove(&link).ok_or_else(|| unknown(link))?;
         self.revocations.revoke(link, Revocation { below: Generation(u64::MAX), version, at: now });
         Ok(Change::made(format!("link {} removed and its route revoked", record.name)))
     }
+}
+
+fn relays(spread: u8) -> String {
+    format!("{spread} relay{}", if spread == 1 { "" } else { "s" })
+}
+
+fn check_spread(spread: u8) -> Result<(), Refusal> {
+    if (1..=SPREAD_MAX).contains(&spread) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        code::SETTING_OUT_OF_BOUNDS,
+        format!("the spread is {spread}, but must be from 1 to {SPREAD_MAX}: each relay takes a circuit of its own"),
+        "Most links need no more than 2: postroad link set NAME --spread 2",
+    ))
 }
 
 fn unknown(link: LinkId) -> Refusal {

@@ -7,7 +7,7 @@ use crate::{
     command::{Enrolment, IssuerRecord, Refusal, code, implied_roles},
     domain::FailureDomain,
     drain::Drain,
-    id::{Name, NodeId, Role},
+    id::{Name, NodeId, Role, Version},
     limits::{CERTIFICATE_BYTES_MAX, CONTROLS_MAX, NODES_MAX, REASON_BYTES_MAX, REVOKED_NODES_MAX, SIGNATURE_BYTES},
     time::WallTime,
 };
@@ -256,6 +256,33 @@ impl State {
         }
         drain.ends = now;
         Ok(Change::made(format!("relay {name} disconnects what its drain has left")))
+    }
+
+    /// Says once for each drain what its end cuts, as circuits and flows if somebody has seen that (RP-40): leaders change,
+    /// and each may say it.
+    pub(super) fn drain_ended(
+        &mut self,
+        now: WallTime,
+        relay: NodeId,
+        began: Version,
+        cut: Option<(u64, u64)>,
+    ) -> Result<Change, Refusal> {
+        self.node_with(relay, Role::Relay)?;
+        let record = self.node_mut(relay)?;
+        let ended = |drain: &&mut Drain| drain.version == began && drain.ends <= now && !drain.settled;
+        let Some(drain) = record.drain.as_mut().filter(ended) else { return Ok(Change::None(None)) };
+        drain.settled = true;
+        let line = format!("relay {} was drained and its time has run out", record.name);
+        let count = |count: u64, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+        let what = match cut {
+            Some((_, 0)) => None,
+            Some((circuits, flows)) => {
+                let (flows, circuits) = (count(flows, "flow"), count(circuits, "circuit"));
+                Some(format!("{line}: it cuts {flows} on {circuits} that could not move"))
+            }
+            None => Some(format!("{line} while the leader changed: what that cut was not seen")),
+        };
+        Ok(Change::Made { what, outcome: None })
     }
 }
 

@@ -8,8 +8,8 @@ use crate::{
     grant::{Grant, Right, SignedGrant},
     invariant::state_consistent,
     limits::{
-        CONTROLS_MAX, DRAIN_WAIT, MESSAGE_BYTES_MAX, REVOCATION_KEPT, REVOCATIONS_MAX, TOKENS_OPEN_MAX,
-        TOKENS_REMEMBERED_MAX,
+        CONTROLS_MAX, DRAIN_WAIT, MESSAGE_BYTES_MAX, REVOCATION_KEPT, REVOCATIONS_MAX, SPREAD_DEFAULT, SPREAD_MAX,
+        TOKENS_OPEN_MAX, TOKENS_REMEMBERED_MAX,
     },
     revocation::{Revocation, RevocationList, SignedRevocations},
     wire,
@@ -55,6 +55,7 @@ fn spec(consumers: &[(u64, &str)], target: u64) -> LinkSpec {
         consumers: consumers.iter().map(|(node, listen)| (NodeId(*node), (*listen).to_owned())).collect(),
         target: NodeId(target),
         target_address: "127.0.0.1:5432".to_owned(),
+        spread: SPREAD_DEFAULT,
     }
 }
 
@@ -325,11 +326,48 @@ fn a_new_address_is_pending_again() {
     assert_eq!(fleet.state.nodes[&NodeId(2)].drain, Some(drain), "the same again begins nothing anew");
     fleet.done(Action::RelayDisconnect { relay: NodeId(2) });
     assert!(fleet.state.nodes[&NodeId(2)].drain.is_some_and(|forced| forced.ends <= fleet.state.time));
+    let cut = |flows| Action::DrainCut { relay: NodeId(2), began: drain.version, circuits: 2, flows };
+    let lines = fleet.state.audit.len();
+    for flows in [4, 9, 0] {
+        fleet.done(cut(flows));
+        assert_eq!(fleet.state.audit.len(), lines + 1, "what is cut is said once");
+    }
+    assert_eq!(fleet.state.nodes[&NodeId(2)].drain.map(|drain| drain.settled), Some(true));
+    let said = "relay fra-1 was drained and its time has run out: it cuts 4 flows on 2 circuits that could not move";
+    assert_eq!(fleet.state.audit.last().unwrap().what, said);
     fleet.done(Action::RelayDrain { relay: NodeId(2), draining: false });
     assert_eq!(fleet.state.nodes[&NodeId(2)].drain, None);
     assert_eq!(fleet.code(Action::RelayDisconnect { relay: NodeId(2) }), code::RELAY_NOT_DRAINING);
     assert_eq!(fleet.code(Action::RelayDisconnect { relay: NodeId(4) }), code::ROLE_MISSING);
     assert_eq!(fleet.code(Action::RelayDrain { relay: NodeId(4), draining: true }), code::ROLE_MISSING);
+}
+
+// RP-40: each drain's end is settled once, with a line unless it is known that nothing was cut.
+#[test]
+fn the_end_of_a_drain_is_settled_once() {
+    let mut fleet = Fleet::new();
+    let relay = NodeId(2);
+    for (flows, line) in [(Some(0), None), (Some(1), Some("it cuts 1 flow on 1 circuit")), (None, Some("was not seen"))]
+    {
+        fleet.done(Action::RelayDrain { relay, draining: true });
+        let began = fleet.state.version;
+        let said = || match flows {
+            Some(flows) => Action::DrainCut { relay, began, circuits: 1, flows },
+            None => Action::DrainUnseen { relay, began },
+        };
+        fleet.done(said());
+        assert!(fleet.state.nodes[&relay].drain.is_some_and(|drain| !drain.settled), "its time has not run out");
+        fleet.done(Action::RelayDisconnect { relay });
+        fleet.done(Action::DrainUnseen { relay, began: Version(1) });
+        let lines = fleet.state.audit.len();
+        for _ in 0..2 {
+            fleet.done(said());
+            assert!(fleet.state.nodes[&relay].drain.is_some_and(|drain| drain.settled));
+            assert_eq!(fleet.state.audit.len(), lines + usize::from(line.is_some()));
+        }
+        assert!(line.is_none_or(|line| fleet.state.audit.last().unwrap().what.contains(line)), "{flows:?}");
+        fleet.done(Action::RelayDrain { relay, draining: false });
+    }
 }
 
 #[test]
@@ -467,6 +505,34 @@ fn a_retargeted_link_has_a_new_generation() {
     assert_eq!(fleet.code(retarget("db.local")), code::ADDRESS_INVALID);
     let other = Action::LinkRetarget { link: LinkId(7), target_address: "db.local:1".to_owned() };
     assert_eq!(fleet.code(other), code::LINK_UNKNOWN);
+}
+
+// RP-10: 1 to 8; a new spread leaves route and grants as they are.
+#[test]
+fn a_link_has_a_spread_within_its_bounds() {
+    let mut fleet = Fleet::new();
+    let add = |name: &str, spread| link(name, LinkSpec { spread, ..spec(&[(3, "127.0.0.1:5432")], 4) });
+    for spread in [0, 9, 255] {
+        assert_eq!(fleet.code(add("db", spread)), code::SETTING_OUT_OF_BOUNDS);
+    }
+    fleet.done(add("db", 1));
+    let set = |link, spread| Action::LinkSpread { link: LinkId(link), spread };
+    let before = fleet.state.links[&LinkId(1)].clone();
+    for spread in [0, 9] {
+        assert_eq!(fleet.code(set(1, spread)), code::SETTING_OUT_OF_BOUNDS);
+    }
+    assert_eq!(fleet.code(set(7, 3)), code::LINK_UNKNOWN);
+    fleet.done(set(1, 8));
+    let spec = LinkSpec { spread: 8, ..before.spec.clone() };
+    assert_eq!(fleet.state.links[&LinkId(1)], LinkRecord { spec, ..before });
+    assert_eq!(fleet.state.audit.last().unwrap().what, "new connections of link db are spread over 8 relays");
+    let version = fleet.state.version;
+    assert_eq!(fleet.done(set(1, 8)), Outcome::Done { version }, "the same again changes nothing");
+    for node in [3, 4] {
+        let view =
+            fleet.state.snapshot_for(NodeId(node), &mut unsigned(&mut Vec::new())).unwrap().links[&LinkId(1)].clone();
+        assert_eq!((view.spread, view.generation), (8, Generation(1)), "both ends hear of it");
+    }
 }
 
 // RP-35: a retargeted link revokes its older routes, a deleted one all; nodes get them signed, and they are forgotten
@@ -705,6 +771,7 @@ fn the_largest_state_fits_one_message() {
             consumers: consumers(link).map(|node| (node, listen.clone())).collect(),
             target: NodeId(NODES_MAX as u64),
             target_address: "x".repeat(ADDRESS_BYTES_MAX),
+            spread: SPREAD_MAX,
         },
         generation: Generation(9),
         made: far,
@@ -769,10 +836,11 @@ fn any_link() -> impl Strategy<Value = LinkSpec> {
     let consumers =
         prop::collection::btree_map(any_node(), (0_u8..4).prop_map(|port| format!("127.0.0.1:{port}")), 0..3);
     let address = prop_oneof![Just("db:1".to_owned()), Just("db".to_owned())];
-    (consumers, any_node(), address).prop_map(|(consumers, target, target_address)| LinkSpec {
+    (consumers, any_node(), address, 0_u8..10).prop_map(|(consumers, target, target_address, spread)| LinkSpec {
         consumers,
         target,
         target_address,
+        spread: spread.clamp(1, 9),
     })
 }
 
@@ -808,10 +876,15 @@ fn any_action() -> impl Strategy<Value = Action> {
         4 => (any_name(), any_link()).prop_map(|(name, link)| Action::LinkAdd { name, link }),
         1 => (link(), 0_u8..3).prop_map(|(link, host)| Action::LinkRetarget { link, target_address: format!("db-{host}:1") }),
         1 => link().prop_map(|link| Action::LinkRemove { link }),
+        1 => (link(), 0_u8..10).prop_map(|(link, spread)| Action::LinkSpread { link, spread }),
         1 => (0_u64..300).prop_map(|hours| Action::SettingSet { setting: Setting::PolicyLeaseHours(hours) }),
         1 => Just(Action::LeaseRenew),
         1 => (any_node(), any::<bool>()).prop_map(|(relay, draining)| Action::RelayDrain { relay, draining }),
         1 => any_node().prop_map(|relay| Action::RelayDisconnect { relay }),
+        1 => (any_node(), 0_u64..40).prop_map(|(relay, began)| Action::DrainUnseen { relay, began: Version(began) }),
+        1 => (any_node(), 0_u64..40).prop_map(|(relay, began)| {
+            Action::DrainCut { relay, began: Version(began), circuits: 2, flows: began % 3 }
+        }),
         4 => (any_name(), any_balancer()).prop_map(|(name, spec)| Action::BalancerAdd { name, spec }),
         2 => (any_name(), any_balancer(), 1_u64..60).prop_map(|(name, spec, changed)| Action::BalancerSet {
             name, spec, changed: Version(changed),

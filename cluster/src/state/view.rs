@@ -135,6 +135,7 @@ impl State {
             listen: spec.consumers.get(&recipient).cloned(),
             target: spec.target,
             target_address: target.then(|| spec.target_address.clone()),
+            spread: spec.spread,
             grants: grants.map(|grant| sign.grant(&grant)).collect(),
         }
     }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    command::code,
     grant::SignedGrant,
     id::{Generation, LinkId, TunnelId},
 };
@@ -39,6 +40,11 @@ pub enum TrialKind {
     Sink,
 }
 
+/// The first frame of the stream by which the dialling end closes a circuit that is surplus: it opens nothing there any
+/// more. The other end ends that stream once it has nothing open there either, and opens nothing any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClosingFrame;
+
 /// Why a stream was reset, as the QUIC error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u32)]
@@ -57,6 +63,12 @@ pub enum ResetCode {
     Stopping = 6,
     /// Too many streams wait for admission.
     TooMany = 7,
+    /// The consumer takes its tunnel back, and asks whether anything was connected for it.
+    Withdrawn = 8,
+    /// The answer to that: nothing was connected for this tunnel, and nothing will be.
+    NotConnected = 9,
+    /// This circuit is closing: nothing was connected for this tunnel, and nothing will be.
+    Closing = 10,
 }
 
 impl ResetCode {
@@ -70,7 +82,26 @@ impl ResetCode {
             5 => Self::Revoked,
             6 => Self::Stopping,
             7 => Self::TooMany,
+            8 => Self::Withdrawn,
+            9 => Self::NotConnected,
+            10 => Self::Closing,
             _ => Self::PeerReset,
+        }
+    }
+
+    /// The stable code of the refusal, for figures.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::PeerReset => code::TUNNEL_RESET,
+            Self::NotGranted => code::TUNNEL_NOT_GRANTED,
+            Self::NotAdmitted => code::TUNNEL_NOT_ADMITTED,
+            Self::TargetRefused => code::TARGET_REFUSED,
+            Self::Revoked => code::ROUTE_REVOKED,
+            Self::Stopping => code::NODE_STOPPING,
+            Self::TooMany => code::TOO_MANY,
+            Self::Withdrawn | Self::NotConnected => code::TUNNEL_WITHDRAWN,
+            Self::Closing => code::CIRCUIT_CLOSING,
         }
     }
 
@@ -85,6 +116,16 @@ impl ResetCode {
             Self::Revoked => "the link was deleted or changed",
             Self::Stopping => "the node stops",
             Self::TooMany => "too many tunnels wait for admission",
+            Self::Withdrawn => "the consumer has taken its tunnel back",
+            Self::NotConnected => "nothing was connected",
+            Self::Closing => "the circuit is closing",
         }
+    }
+
+    /// Whether the target says by it that nothing is and will be connected for the tunnel: the only words after which the
+    /// same connection of an application may be opened on another circuit.
+    #[must_use]
+    pub const fn frees(self) -> bool {
+        matches!(self, Self::NotConnected | Self::Closing)
     }
 }

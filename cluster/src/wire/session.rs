@@ -88,6 +88,18 @@ pub enum NodeRequest {
         /// The request, encoded like one.
         request: Vec<u8>,
     },
+    /// Asks for tunnels that flows will open within a second, as [`NodeRequest::Admit`] does for one. An older relay
+    /// takes it for no message; then each flow asks for its own.
+    AdmitAhead {
+        /// The tunnels, at least one and at most [`crate::limits::AHEAD_LOT_MAX`].
+        tunnels: Vec<TunnelId>,
+        /// The link.
+        link: LinkId,
+        /// The generation of its route that the consumer knows.
+        generation: Generation,
+        /// The grant to open tunnels.
+        grant: SignedGrant,
+    },
 }
 
 carries_traces!(NodeRequest, "session request of a node");
@@ -109,7 +121,7 @@ pub enum NodeResponse {
         /// The token of the packets that the node receives.
         token_in: ChannelToken,
     },
-    /// The tunnel is admitted and the target node knows.
+    /// The tunnel, or each of those that were asked for ahead, is admitted, and the target node knows.
     Admitted {
         /// The target node.
         target: NodeId,
@@ -182,6 +194,17 @@ pub enum RelayRequest {
         trace: TraceId,
         /// The request, encoded like one.
         request: Vec<u8>,
+    },
+    /// Tunnels of a consumer were admitted ahead of need.
+    AdmissionAhead {
+        /// The tunnels, at most [`crate::limits::AHEAD_LOT_MAX`].
+        tunnels: Vec<TunnelId>,
+        /// Their link.
+        link: LinkId,
+        /// The generation of the route that the relay knows.
+        generation: Generation,
+        /// The consumer.
+        consumer: NodeId,
     },
 }
 

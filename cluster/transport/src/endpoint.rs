@@ -103,7 +103,7 @@ struct Shared {
 }
 
 impl Endpoint {
-    /// Starts QUIC on `socket`, within a tokio runtime.
+    /// Starts QUIC on `socket`, within a tokio runtime, where all of its connections are driven.
     ///
     /// # Errors
     /// If the socket does not know its address, or the payload size is out of range.
@@ -115,8 +115,8 @@ impl Endpoint {
         config.max_udp_payload_size(udp_payload_bytes_max).map_err(io::Error::other)?;
         reset::outlive_restarts(&mut config, &secret, &clock);
         let server = accept::server_config(&identity, &trust, &clock, &*entropy, &protocols, transport);
-        let quinn =
-            quinn::Endpoint::new_with_abstract_socket(config, Some(server.clone()), socket, Arc::new(DriverRuntime))?;
+        let runtime = Arc::new(DriverRuntime::here());
+        let quinn = quinn::Endpoint::new_with_abstract_socket(config, Some(server.clone()), socket, runtime)?;
         let (sender, accepted) = mpsc::channel(ACCEPT_QUEUE_MAX);
         let shared = Arc::new(Shared {
             quinn,

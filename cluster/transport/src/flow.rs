@@ -7,18 +7,21 @@ use std::{
     fmt,
     future::poll_fn,
     io::{self, IoSlice},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    task::Poll,
 };
 
 use bytes::{Buf, Bytes};
 use postroad_cluster::{
-    limits::{FLOW_CHUNKS, FLOW_COPY_BYTES, FLOW_READ_BYTES},
+    limits::{FLOW_AHEAD_BYTES, FLOW_CHUNKS, FLOW_COPY_BYTES, FLOW_READ_BYTES},
     time::{Clock, Moment},
 };
 use quinn::{ReadError, RecvStream, SendStream, StoppedError, VarInt, WriteError};
+use tokio::task::yield_now;
 
 use crate::network::{TcpRead, TcpStream, TcpWrite};
 
@@ -175,13 +178,79 @@ impl Drop for Sides {
     }
 }
 
+/// What an application says before its flow is admitted: it travels at once and is kept until then, so that it can travel
+/// again where the target has said that it connected nothing.
+#[derive(Debug, Default)]
+pub struct Ahead {
+    kept: Vec<u8>,
+    sent: usize,
+    ended: bool,
+}
+
+impl Ahead {
+    /// The flow opens on another stream: everything travels again.
+    pub const fn again(&mut self) {
+        self.sent = 0;
+    }
+
+    /// What has not left yet, for [`pump_after`].
+    #[must_use]
+    pub fn rest(mut self) -> Bytes {
+        Bytes::from(self.kept.split_off(self.sent))
+    }
+
+    /// Sends what the application says, up to [`FLOW_AHEAD_BYTES`]. Completes when its connection has failed, and may be
+    /// given up at any time.
+    pub async fn run(&mut self, tcp: &mut TcpStream, send: &mut SendStream, counters: &FlowCounters) -> FlowEnd {
+        loop {
+            while let Some(rest) = self.kept.get(self.sent..).filter(|rest| !rest.is_empty()) {
+                match send.write(rest).await {
+                    Ok(count) => self.sent += count,
+                    // Whoever waits for the stream's end knows better why.
+                    Err(_) => std::future::pending().await,
+                }
+            }
+            if self.ended || self.kept.len() >= FLOW_AHEAD_BYTES {
+                poll_fn(|context| tcp.write.poll_closed(context)).await;
+                return FlowEnd::TcpReset(io::ErrorKind::ConnectionReset);
+            }
+            if let Err(error) = poll_fn(|context| tcp.read.poll_readable(context)).await {
+                return tcp_reset(&error);
+            }
+            self.kept.reserve_exact(FLOW_AHEAD_BYTES - self.kept.len());
+            match tcp.read.try_read_behind(&mut self.kept) {
+                Ok(0) => self.ended = true,
+                Ok(count) => counters.count(&counters.sent_bytes, count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return tcp_reset(&error),
+            }
+        }
+    }
+}
+
 /// Pumps until both directions have ended or one has failed.
 pub async fn pump(tcp: TcpStream, send: SendStream, recv: RecvStream, counters: Arc<FlowCounters>) -> FlowEnd {
+    pump_after(tcp, send, recv, Bytes::new(), counters).await
+}
+
+/// The same, after the first bytes of the application, which were read from it already.
+pub async fn pump_after(
+    tcp: TcpStream,
+    send: SendStream,
+    recv: RecvStream,
+    first: Bytes,
+    counters: Arc<FlowCounters>,
+) -> FlowEnd {
     let TcpStream { read, write, .. } = tcp;
     let mut sides = Sides { read, write, send, recv, code: RESET_BY_NODE, done: false };
     let result = {
         let Sides { read, write, send, recv, .. } = &mut sides;
-        let up = upstream(&mut **read, send, &counters);
+        let up = async {
+            if !first.is_empty() {
+                send.write_chunk(first).await?;
+            }
+            upstream(&mut **read, send, &counters).await
+        };
         let down = downstream(recv, &mut **write, &counters);
         both(up, down).await
     };
@@ -241,6 +310,10 @@ async fn upstream(read: &mut dyn TcpRead, send: &mut SendStream, counters: &Flow
                     let chunk = take(&mut buffer);
                     send.write_chunk(chunk).await?;
                     counters.count(&counters.sent_bytes, count);
+                    if count == FLOW_READ_BYTES {
+                        // It fills a send by itself; what a second read brings would leave as a remainder.
+                        yield_now().await;
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(tcp_reset(&error)),
@@ -263,20 +336,34 @@ fn take(buffer: &mut Vec<u8>) -> Bytes {
 /// From the circuit into the TCP connection.
 async fn downstream(recv: &mut RecvStream, write: &mut dyn TcpWrite, counters: &FlowCounters) -> Result<(), FlowEnd> {
     loop {
-        let mut chunks: [Bytes; FLOW_CHUNKS] = std::array::from_fn(|_| Bytes::new());
-        let count = tokio::select! {
+        // An idle flow waits with no more than this.
+        let first = tokio::select! {
             biased;
-            count = recv.read_chunks(&mut chunks) => count?,
+            first = recv.read_chunk(usize::MAX, true) => first?,
             // There is nothing to write, so that a reset would go unnoticed.
             () = poll_fn(|context| write.poll_closed(context)) => {
                 return Err(FlowEnd::TcpReset(io::ErrorKind::ConnectionReset));
             }
         };
-        let Some(count) = count else {
+        let Some(first) = first else {
             return poll_fn(|context| write.poll_shutdown(context)).await.map_err(|error| tcp_reset(&error));
         };
-        write_all(write, &mut chunks[..count], counters).await?;
+        let mut chunks = vec![Bytes::new(); FLOW_CHUNKS];
+        chunks[0] = first.bytes;
+        let more = at_once(recv.read_chunks(&mut chunks[1..])).await;
+        let count = more.transpose()?.flatten().unwrap_or(0);
+        write_all(write, &mut chunks[..=count], counters).await?;
     }
+}
+
+/// What a future says when it is asked once.
+async fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
 }
 
 /// Writes every chunk, as many as possible in one call.
@@ -289,12 +376,15 @@ async fn write_all(write: &mut dyn TcpWrite, chunks: &mut [Bytes], counters: &Fl
         if first == chunks.len() {
             return Ok(());
         }
-        let mut slices = [IoSlice::new(&[]); FLOW_CHUNKS];
-        let used = chunks.len() - first;
-        for (slice, chunk) in slices.iter_mut().zip(&chunks[first..]) {
-            *slice = IoSlice::new(chunk);
-        }
-        let written = poll_fn(|context| write.poll_write(context, &slices[..used])).await;
+        let written = poll_fn(|context| {
+            let mut slices = [IoSlice::new(&[]); FLOW_CHUNKS];
+            let unwritten = &chunks[first..];
+            for (slice, chunk) in slices.iter_mut().zip(unwritten) {
+                *slice = IoSlice::new(chunk);
+            }
+            write.poll_write(context, &slices[..unwritten.len()])
+        });
+        let written = written.await;
         let mut written = written.map_err(|error| tcp_reset(&error))?;
         if written == 0 {
             return Err(FlowEnd::TcpReset(io::ErrorKind::WriteZero));

@@ -7,6 +7,8 @@ mod cell;
 pub(crate) mod held;
 mod receive;
 mod schedule;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::{
@@ -469,21 +471,5 @@ impl AsyncUdpSocket for NodeSocket {
 
     fn max_receive_segments(&self) -> usize {
         self.common.socket.receive_segments_max()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn circuits_have_addresses_of_their_own() {
-        for index in [1, 7, u64::MAX] {
-            assert_eq!(circuit_index(circuit_address(index)), Some(index));
-        }
-        assert_eq!(circuit_address(1), "[100::1]:9443".parse().unwrap());
-        for real in ["192.0.2.1:1", "[2001:db8::1]:1", "[::ffff:192.0.2.1]:1", "[101::1]:1", "[100:0:0:1::1]:1"] {
-            assert_eq!(circuit_index(real.parse().unwrap()), None, "{real}");
-        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! byte  0      type: 1 data, 2 probe, 3 echo, 4 challenge; the two highest bits are clear, which no QUIC packet of ours has
-//!       1      flags: 1 this path began after a silence
+//!       1      flags: 1 this path began after a silence; 2 the circuit has large packets
 //!       2..4   generation of the path, its low 16 bits, little endian
 //!       4..8   MAC of the path; zero while the circuit has no key
 //!       8..16  token of the channel, little endian; the relay rewrites it
@@ -18,6 +18,10 @@ pub const HEADER_BYTES: usize = 16;
 
 /// The flag of a path that began after a silence: both ends send again what it may have swallowed.
 pub const FLAG_AFTER_SILENCE: u8 = 1;
+
+/// The flag of a circuit with large packets: by it the end that is dialled learns the size before the connection begins. No
+/// MAC covers it, since there is no key yet.
+pub const FLAG_LARGE: u8 = 2;
 
 /// Bytes before the padding of a probe or echo: its sequence and a tag.
 pub const PROBE_BODY_BYTES: usize = 16;
@@ -41,7 +45,7 @@ pub enum PacketType {
 pub struct Header {
     /// What follows.
     pub packet_type: PacketType,
-    /// See [`FLAG_AFTER_SILENCE`]; unknown ones are ignored.
+    /// See [`FLAG_AFTER_SILENCE`] and [`FLAG_LARGE`]; unknown ones are ignored.
     pub flags: u8,
     /// The low bits of the path's generation.
     pub generation: u16,

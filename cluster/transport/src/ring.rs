@@ -29,35 +29,54 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// What quinn sends, in `data`, which is empty.
+    /// One for datagrams such as quinn sends in `transmit`, to be filled. `data` is empty.
     #[must_use]
-    pub fn of(transmit: &Transmit<'_>, number: u64, at: Moment, data: Vec<u8>) -> Self {
-        let bytes = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
-        let mut entry = Self { data, stride: bytes + HEADER_BYTES, ecn: transmit.ecn, number, at };
-        entry.append(transmit, number);
-        entry
+    pub fn like(transmit: &Transmit<'_>, at: Moment, data: Vec<u8>) -> Self {
+        Self { data, stride: datagram_bytes(transmit) + HEADER_BYTES, ecn: transmit.ecn, number: 0, at }
     }
 
-    /// Whether `transmit` may go in the same send, of which only the last datagram may be shorter than the others.
-    #[must_use]
-    pub fn takes(&self, transmit: &Transmit<'_>, segments_max: usize) -> bool {
-        let bytes = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
+    /// How many datagrams of `transmit`, from its first, may go in the same send, of which only the last datagram may be
+    /// shorter than the others.
+    fn room(&self, transmit: &Transmit<'_>, segments_max: usize) -> usize {
+        let bytes = datagram_bytes(transmit);
         let more = transmit.contents.len().div_ceil(bytes);
         let fits = bytes + HEADER_BYTES == self.stride || (more == 1 && bytes + HEADER_BYTES < self.stride);
-        fits && self.ecn == transmit.ecn
-            && self.data.len().is_multiple_of(self.stride)
-            && self.datagrams() + more <= segments_max
-            && self.data.len() + transmit.contents.len() + more * HEADER_BYTES <= UDP_PAYLOAD_BYTES_MAX
+        if !fits || self.ecn != transmit.ecn || !self.data.len().is_multiple_of(self.stride) {
+            return 0;
+        }
+        let segments = segments_max.saturating_sub(self.datagrams());
+        let room = more.min(segments).min((UDP_PAYLOAD_BYTES_MAX - self.data.len()) / (bytes + HEADER_BYTES));
+        // The first always goes, so that whoever fills one after the other ends: what is too large is refused by the socket.
+        room.max(usize::from(self.data.is_empty()))
     }
 
-    /// Adds what quinn sends, each datagram behind room for its header.
-    pub fn append(&mut self, transmit: &Transmit<'_>, number: u64) {
-        let bytes = self.stride - HEADER_BYTES;
-        self.data.reserve(transmit.contents.len() + transmit.contents.len().div_ceil(bytes) * HEADER_BYTES);
-        for packet in transmit.contents.chunks(bytes) {
+    /// Adds of what quinn sends as many datagrams as one send takes, each behind room for its header. `number` is that of
+    /// the last packet in `transmit`. Returns the contents that have no room.
+    pub fn fill<'a>(&mut self, transmit: &Transmit<'a>, number: u64, segments_max: usize) -> &'a [u8] {
+        let (bytes, room) = (datagram_bytes(transmit), self.room(transmit, segments_max));
+        if room == 0 {
+            return transmit.contents;
+        }
+        let (taken, rest) = transmit.contents.split_at(transmit.contents.len().min(room * bytes));
+        self.data.reserve(taken.len() + room * HEADER_BYTES);
+        for packet in taken.chunks(bytes) {
             self.data.extend_from_slice(&[0; HEADER_BYTES]);
             self.data.extend_from_slice(packet);
         }
+        // quinn skips a number now and then: this one is that of the last packet taken, or of one soon after.
+        self.number = number.saturating_sub(rest.len().div_ceil(bytes) as u64);
+        rest
+    }
+
+    /// How full it is, for [`Entry::empty_to`].
+    #[must_use]
+    pub const fn level(&self) -> (usize, u64) {
+        (self.data.len(), self.number)
+    }
+
+    /// Takes back what was added since.
+    pub fn empty_to(&mut self, (length, number): (usize, u64)) {
+        self.data.truncate(length);
         self.number = number;
     }
 
@@ -75,6 +94,11 @@ impl Entry {
             }
         }
     }
+}
+
+/// The size of all datagrams but the last.
+fn datagram_bytes(transmit: &Transmit<'_>) -> usize {
+    transmit.segment_size.unwrap_or(transmit.contents.len()).max(1)
 }
 
 /// The ring of one circuit.
@@ -267,27 +291,47 @@ mod tests {
     fn datagrams_of_one_size_go_in_one_send_and_a_shorter_one_ends_it() {
         let bytes = [5; 300];
         let of = |count: usize| transmit(&bytes[..count], (count > 100).then_some(100));
-        let begun = || Entry::of(&of(200), 7, Moment::ZERO, Vec::new());
-        for (name, more, takes) in [
-            ("as long", of(200), true),
-            ("as long, and one shorter", of(250), true),
-            ("one shorter", of(60), true),
-            ("several shorter", transmit(&bytes[..100], Some(50)), false),
-            ("longer", transmit(&bytes[..150], None), false),
-            ("marked otherwise", Transmit { ecn: Some(EcnCodepoint::Ce), ..of(100) }, false),
+        let filled = |transmit: &Transmit<'_>, segments_max| {
+            let mut entry = Entry::like(transmit, Moment::ZERO, Vec::new());
+            entry.fill(transmit, 7, segments_max);
+            entry
+        };
+        let begun = || filled(&of(200), 64);
+        for (name, more, rest) in [
+            ("as long", of(200), 0),
+            ("as long, and one shorter", of(250), 0),
+            ("one shorter", of(60), 0),
+            ("several shorter", transmit(&bytes[..100], Some(50)), 100),
+            ("longer", transmit(&bytes[..150], None), 150),
+            ("marked otherwise", Transmit { ecn: Some(EcnCodepoint::Ce), ..of(100) }, 100),
         ] {
-            assert_eq!(begun().takes(&more, 64), takes, "{name}");
+            assert_eq!(begun().fill(&more, 9, 64).len(), rest, "{name}");
         }
         let mut entry = begun();
-        assert!(!entry.takes(&of(100), 2), "the host takes two segments at once");
-        entry.append(&of(60), 8);
+        assert_eq!(entry.fill(&of(100), 8, 2).len(), 100, "the host takes two segments at once");
+        assert_eq!(entry.number, 7);
+        let level = entry.level();
+        assert!(entry.fill(&of(60), 8, 64).is_empty());
         assert_eq!((entry.datagrams(), entry.data.len(), entry.number), (3, 260 + 3 * HEADER_BYTES, 8));
-        assert!(!entry.takes(&of(60), 64), "it ends with a shorter one");
-        let mut full = begun();
-        while full.takes(&of(100), usize::MAX) {
-            full.append(&of(100), 9);
+        assert_eq!(entry.fill(&of(60), 9, 64).len(), 60, "it ends with a shorter one");
+        entry.empty_to(level);
+        assert_eq!((entry.datagrams(), entry.number), (2, 7));
+        // Of three more one fits: its packet's number is two less than the last one's.
+        assert_eq!(entry.fill(&of(300), 10, 3).len(), 200);
+        assert_eq!((entry.datagrams(), entry.number), (3, 8));
+        let (large, mut full) = (vec![5; 10 * 8_936], 0);
+        let all = transmit(&large, Some(8_936));
+        let mut rest = all.clone();
+        while !rest.contents.is_empty() {
+            let mut entry = Entry::like(&rest, Moment::ZERO, Vec::new());
+            rest.contents = entry.fill(&rest, 10, usize::MAX);
+            assert!(entry.data.len() <= UDP_PAYLOAD_BYTES_MAX);
+            full += usize::from(entry.data.len() + entry.stride > UDP_PAYLOAD_BYTES_MAX);
         }
-        assert!(full.data.len() <= UDP_PAYLOAD_BYTES_MAX && full.data.len() + full.stride > UDP_PAYLOAD_BYTES_MAX);
+        assert_eq!(full, 1, "seven large ones fill a send, three are left");
+        let too_large = vec![5; UDP_PAYLOAD_BYTES_MAX];
+        let mut entry = Entry::like(&transmit(&too_large, None), Moment::ZERO, Vec::new());
+        assert!(entry.fill(&transmit(&too_large, None), 1, 0).is_empty(), "what no socket takes ends as well");
     }
 
     #[test]

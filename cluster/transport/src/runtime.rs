@@ -18,21 +18,30 @@ use std::{
 
 use postroad_cluster::limits::DRIVER_TURNS;
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
-use tokio::task::yield_now;
+use tokio::{runtime::Handle, task::yield_now};
 
 use crate::node_socket::held;
 
-/// tokio for quinn, whose drivers give way once each time that they are woken.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DriverRuntime;
+/// tokio for quinn, whose drivers give way once each time that they are woken. They stay where their endpoint was made,
+/// whoever dials: a driver on another runtime than its socket would be woken across threads for each packet.
+#[derive(Clone, Debug)]
+pub(crate) struct DriverRuntime(Handle);
+
+impl DriverRuntime {
+    /// On the present runtime.
+    pub(crate) fn here() -> Self {
+        Self(Handle::current())
+    }
+}
 
 impl Runtime for DriverRuntime {
     fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
+        let _there = self.0.enter();
         TokioRuntime.new_timer(at)
     }
 
     fn spawn(&self, driver: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        tokio::spawn(Driver { future: driver, gave_way: false, alarm: Arc::default(), waker: None });
+        self.0.spawn(Driver { future: driver, gave_way: false, alarm: Arc::default(), waker: None });
     }
 
     #[allow(clippy::disallowed_types, reason = "quinn's trait names it; this node's sockets are ports and come ready")]
@@ -172,7 +181,7 @@ mod tests {
     async fn a_driver_that_has_more_to_do_goes_on() {
         for last in 1..=4 * DRIVER_TURNS {
             let (turns, (done, ended)) = (Arc::default(), oneshot::channel());
-            DriverRuntime.spawn(restless(&turns, last, done));
+            DriverRuntime::here().spawn(restless(&turns, last, done));
             timeout(Duration::from_secs(5), ended).await.expect("no wake is lost").unwrap();
             assert_eq!(turns.load(Ordering::Relaxed), last);
         }
@@ -181,7 +190,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_is_ready_runs_before_the_driver() {
         let (turns, (done, ended)) = (Arc::new(AtomicUsize::new(0)), oneshot::channel());
-        DriverRuntime.spawn(restless(&turns, 1, done));
+        DriverRuntime::here().spawn(restless(&turns, 1, done));
         let seen: Vec<_> = (0..10)
             .map(|_| Arc::clone(&turns))
             .map(|turns| tokio::spawn(async move { turns.load(Ordering::Relaxed) }))
@@ -192,11 +201,38 @@ mod tests {
         ended.await.unwrap();
     }
 
+    // A node's actors dial, and what they have dialled is driven where packets are.
+    #[tokio::test]
+    #[allow(clippy::disallowed_methods, reason = "of the two runtimes that this is about, one needs a thread")]
+    async fn a_driver_stays_where_its_endpoint_was_made_whoever_dials() {
+        let (answer, answered) = oneshot::channel();
+        let (end, ended) = oneshot::channel::<()>();
+        let carriage = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                answer.send((DriverRuntime::here(), Handle::current().id())).expect("the test waits");
+                ended.await.unwrap();
+            });
+        });
+        let (drivers, there) = answered.await.unwrap();
+        let (done, told) = oneshot::channel();
+        let mut timer = drivers.new_timer(drivers.now() + Duration::from_millis(1));
+        drivers.spawn(Box::pin(async move {
+            poll_fn(|context| timer.as_mut().poll(context)).await;
+            let _ = done.send(Handle::current().id());
+        }));
+        let ran = timeout(Duration::from_secs(5), told).await.expect("its timer fires").unwrap();
+        assert_eq!(ran, there);
+        assert_ne!(ran, Handle::current().id());
+        end.send(()).unwrap();
+        carriage.await.unwrap();
+    }
+
     #[tokio::test]
     async fn a_wake_from_elsewhere_reaches_a_driver_that_sleeps() {
         let (tell, told) = oneshot::channel();
         let (done, ended) = oneshot::channel();
-        DriverRuntime.spawn(Box::pin(async move {
+        DriverRuntime::here().spawn(Box::pin(async move {
             let _ = told.await;
             let _ = done.send(());
         }));

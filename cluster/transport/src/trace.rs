@@ -35,6 +35,11 @@ pub fn current() -> Option<TraceId> {
     DOING.with_borrow(|doing| doing.trace)
 }
 
+/// From now on what runs on this thread is part of `trace`; who does it stays.
+pub fn go_on(trace: Option<TraceId>) {
+    DOING.with_borrow_mut(|doing| doing.trace = trace);
+}
+
 /// While this lives, what runs on this thread is something else than before.
 #[derive(Debug)]
 pub struct During(Doing);

@@ -428,7 +428,7 @@ fn the_connection_is_asked_where_the_circuit_holds_no_lock() {
             let world = World::new(1, Duration::from_millis(1));
             let socket = std::sync::Arc::clone(&world.nodes[0].socket);
             let key = CircuitKey { peer: NodeId(2), circuit: CircuitId(9) };
-            let spec = CircuitSpec { key, me: NodeId(1), packet_bytes: 1_436, larger_bytes: 1_436 };
+            let spec = CircuitSpec { key, me: NodeId(1), packet_bytes: 1_436, larger_bytes: 1_436, enlarges: false };
             let destination = socket.circuit_add(spec).expect("there is room");
             let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
             let figures = AsksBack(std::sync::Arc::downgrade(&socket), key, std::sync::Arc::clone(&asked));

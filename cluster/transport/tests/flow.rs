@@ -12,7 +12,7 @@ use std::{
 
 use postroad_cluster::time::Clock;
 use postroad_transport::{
-    flow::{FlowCounters, FlowEnd, RESET_BY_APPLICATION, pump},
+    flow::{Ahead, FlowCounters, FlowEnd, RESET_BY_APPLICATION, pump, pump_after},
     network::{TcpRead, TcpStream, TcpWrite},
 };
 use support::{TestCircuit, World, pattern, pause};
@@ -360,4 +360,51 @@ async fn a_slow_reader_disturbs_nobody_else() {
     pause(60_000).await;
     assert!(!blocked.is_finished(), "R1: never closed");
     blocked.abort();
+}
+
+// RP-1, RP-21: what an application says before its flow is admitted travels at once; where that came to nothing it travels
+// again, whole and once, also after its end.
+#[tokio::test(start_paused = true)]
+async fn what_was_said_ahead_travels_again_whole() {
+    for (length, ends) in [(0, false), (100, true), (16 << 10, false), (300_000, true)] {
+        let (world, circuit) = world().await;
+        let clock: Arc<dyn Clock> = world.clock.clone();
+        let counters = Arc::new(FlowCounters::new(clock));
+        let (application, inner) = connection();
+        let (mut tcp, mut ahead) = (inner.stream(), Ahead::default());
+        let writing = tokio::spawn(async move {
+            application.write_all(&pattern(3, length)).await.unwrap();
+            if ends {
+                application.end();
+            }
+            application
+        });
+        for _ in 0..2 {
+            ahead.again();
+            let (mut send, _recv) = circuit.connections[0].open_bi().await.unwrap();
+            let run = tokio::time::timeout(Duration::from_millis(50), ahead.run(&mut tcp, &mut send, &counters));
+            assert!(run.await.is_err(), "it goes on until it is given up");
+            let _ = send.reset(9_u32.into());
+        }
+        ahead.again();
+        let (mut send, recv) = circuit.connections[0].open_bi().await.unwrap();
+        send.write_all(b"!").await.unwrap();
+        let run = tokio::time::timeout(Duration::from_micros(100), ahead.run(&mut tcp, &mut send, &counters));
+        assert!(run.await.is_err());
+        let pumping = tokio::spawn(pump_after(tcp, send, recv, ahead.rest(), Arc::clone(&counters)));
+        let mut came = Vec::new();
+        while came.len() < length + 1 {
+            let (_, mut recv) = circuit.connections[1].accept_bi().await.unwrap();
+            came.clear();
+            let mut buffer = vec![0; 64 << 10];
+            while came.len() < length + 1 {
+                let Ok(Some(count)) = recv.read(&mut buffer).await else { break };
+                came.extend_from_slice(&buffer[..count]);
+            }
+        }
+        assert!(came[0] == b'!' && came[1..] == pattern(3, length)[..]);
+        assert_eq!(counters.sent_bytes(), length as u64, "counted once");
+        drop(writing.await.unwrap());
+        pumping.abort();
+    }
 }

@@ -413,6 +413,7 @@ impl World {
                 me: self.nodes[end].id,
                 packet_bytes: CIRCUIT_PACKET_BYTES,
                 larger_bytes: 0,
+                enlarges: false,
             };
             addresses.push(self.nodes[end].socket.circuit_add(spec).unwrap());
         }

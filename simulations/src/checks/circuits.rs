@@ -1,4 +1,9 @@
-//! What a silence swallowed is sent again before anything new (design: quinn drops what comes too late).
+//! What a silence swallowed is sent again before anything new (design: quinn drops what comes too late), and a pair has no
+//! more circuits than it may have.
+
+use std::collections::BTreeMap;
+
+use postroad_cluster::limits::CIRCUITS_TAKEN_MAX;
 
 use super::Findings;
 use crate::world::World;
@@ -8,7 +13,14 @@ pub fn look(world: &World, findings: &Findings) {
     for machine in &world.machines {
         let Some(node) = &machine.node else { continue };
         let socket = &node.fabric().socket;
+        let mut of_pair: BTreeMap<_, usize> = BTreeMap::new();
         for key in socket.circuits() {
+            let count = of_pair.entry(key.peer).or_default();
+            *count += 1;
+            if *count > CIRCUITS_TAKEN_MAX {
+                findings
+                    .add("circuits", format!("{} has more circuits to {} than it may have", machine.name, key.peer));
+            }
             let Ok(status) = socket.status(key) else { continue };
             let overtaken = status.counters.overtaken;
             if overtaken > 0 {

@@ -92,16 +92,19 @@ fn circuits(world: &World) -> Result<(), String> {
         for (here, there) in [(route.consumer, route.target), (route.target, route.consumer)] {
             let (machine, peer) = (&world.machines[here], &world.machines[there]);
             let fabric = machine.node.as_ref().ok_or("it does not run")?.fabric();
-            let circuit = peer.id.and_then(|peer| fabric.circuit(peer));
-            let (key, connection) =
-                circuit.ok_or_else(|| format!("{} has no circuit to {}", machine.name, peer.name))?;
-            let status = fabric.socket.status(key).map_err(|error| error.to_string())?;
-            let spare = status.channels.iter().filter(|channel| channel.candidate).count();
-            if connection.close_reason().is_some() || status.stranded || spare < 2 {
-                return Err(format!(
-                    "the circuit of {} to {} has {spare} proven channels, stranded: {}",
-                    machine.name, peer.name, status.stranded
-                ));
+            let circuits = peer.id.map(|peer| fabric.circuits.to(peer)).unwrap_or_default();
+            if circuits.is_empty() {
+                return Err(format!("{} has no circuit to {}", machine.name, peer.name));
+            }
+            for circuit in circuits {
+                let status = fabric.socket.status(circuit.key).map_err(|error| error.to_string())?;
+                let spare = status.channels.iter().filter(|channel| channel.candidate).count();
+                if circuit.connection.close_reason().is_some() || status.stranded || spare < 2 {
+                    return Err(format!(
+                        "a circuit of {} to {} has {spare} proven channels, stranded: {}",
+                        machine.name, peer.name, status.stranded
+                    ));
+                }
             }
         }
     }

@@ -1,11 +1,11 @@
-//! Peers with good credentials and bad intentions: a node and a relay of the fleet in somebody else's hands. Each gets
-//! nothing beyond the denial of its own service.
+//! Nodes with good credentials and bad intentions, and strangers that overhear: each gets nothing beyond the denial of its
+//! own service. Relays in bad hands are in `hostile_relay.rs`.
 
 use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -14,7 +14,7 @@ use postroad_actors::status::local::Circuit;
 use postroad_cluster::{
     grant::SignedGrant,
     id::{CircuitId, Generation, LinkId, NodeId, Role, TunnelId},
-    limits::{CALL_WAIT, CHANNELS_PER_PAIR_MAX},
+    limits::{AHEAD_LOT_MAX, CALL_WAIT, CHANNELS_PER_PAIR_MAX},
     wire::{
         self,
         flow::OpenFrame,
@@ -32,13 +32,13 @@ use postroad_transport::{
     switch::SwitchCounters,
 };
 
-use crate::support::{Fleet, Flow, ms, receive, run, seconds, send, until, within};
+use crate::support::{Fleet, Flow, ms, run, seconds, until, within};
 
 /// The link that the mole may use, and the port on which it listens for it.
 const OWN_PORT: u16 = 7_432;
 
 /// A fleet with one more node that has a link of its own to `db`, and so a session, a grant and a circuit.
-async fn with_mole(seed: u64, relays: usize) -> (Fleet, usize) {
+pub(crate) async fn with_mole(seed: u64, relays: usize) -> (Fleet, usize) {
     let mut fleet = Fleet::new(seed, Condition::default(), relays).await;
     let mole = fleet.world.add(Plan { name: "mole", role: Role::Node });
     fleet.world.join(mole).await.unwrap();
@@ -75,18 +75,17 @@ fn switch(fleet: &Fleet, relay: usize) -> SwitchCounters {
     fleet.node(relay).switch().expect("it is a relay").counters()
 }
 
-fn host(fleet: &Fleet, index: usize) -> Host {
+pub(crate) fn host(fleet: &Fleet, index: usize) -> Host {
     fleet.world.machines[index].host
 }
 
-fn is_of(address: SocketAddr, host: Host) -> bool {
+pub(crate) fn is_of(address: SocketAddr, host: Host) -> bool {
     Host::of(address.ip()) == Some(host)
 }
 
 /// The circuit of the link between `web` and `db`, as one of the two sees it.
-fn circuit(fleet: &Fleet, node: usize) -> Circuit {
-    let peer = fleet.id(if node == fleet.web { fleet.db } else { fleet.web });
-    fleet.status(node).circuits.into_iter().find(|circuit| circuit.peer == peer).expect("the circuit is there")
+pub(crate) fn circuit(fleet: &Fleet, node: usize) -> Circuit {
+    fleet.circuit_at(node).expect("the circuit is there")
 }
 
 fn forged(fleet: &Fleet, node: usize) -> u64 {
@@ -96,7 +95,7 @@ fn forged(fleet: &Fleet, node: usize) -> u64 {
 }
 
 /// A datagram of a channel, by its header.
-fn header(bytes: &[u8]) -> Option<Header> {
+pub(crate) fn header(bytes: &[u8]) -> Option<Header> {
     Header::parse(bytes).filter(|_| bytes.len() > HEADER_BYTES)
 }
 
@@ -124,6 +123,8 @@ async fn overheard(fleet: &Fleet, flow: &mut Flow, from: usize, to: usize) -> Da
 fn a_flooding_node_floods_itself() {
     run(|| async {
         let (mut fleet, mole) = with_mole(90, 1).await;
+        // Until the mole's pair has all its circuits too.
+        tokio::time::sleep(seconds(10)).await;
         let mut flow = fleet.open().await;
         let relay = fleet.carrier();
         let before = switch(&fleet, relay);
@@ -188,8 +189,19 @@ fn a_node_gets_no_route_of_others() {
         let to_relay = session(&fleet, mole, relay);
         let tunnel = TunnelId(77);
         let registered = fleet.service(relay).registrations.clone();
+        let own = LinkId(2);
+        let own_grant =
+            fleet.node(mole).fabric().link(own).and_then(|link| link.grants.last().cloned()).expect("its own grant");
+        let ahead = |count, grant: SignedGrant| {
+            let link = if grant == own_grant { own } else { sql };
+            NodeRequest::AdmitAhead { tunnels: (0..count).map(TunnelId).collect(), link, generation, grant }
+        };
         for (request, expected) in [
             (NodeRequest::Admit { tunnel, link: sql, generation, grant: stolen.clone() }, "somebody else's grant"),
+            (ahead(1, stolen.clone()), "somebody else's grant, ahead of need"),
+            (ahead(0, own_grant.clone()), "no tunnels ahead"),
+            (ahead(AHEAD_LOT_MAX as u64 + 1, own_grant.clone()), "more than a lot"),
+            (ahead(100_000, own_grant.clone()), "far more than a lot"),
             (NodeRequest::Register { link: sql, generation, grant: endpoint.clone() }, "somebody else's endpoint"),
             (NodeRequest::Register { link: sql, generation: Generation(99), grant: endpoint }, "a newer generation"),
             (NodeRequest::ChannelOpen { circuit: CircuitId(5), peer: web }, "no link joins the two"),
@@ -210,9 +222,6 @@ fn a_node_gets_no_route_of_others() {
         assert_eq!(fleet.service(relay).registrations, registered);
 
         // The same at the target itself, past every relay: on the mole's own circuit, for which it has a grant.
-        let own = LinkId(2);
-        let own_grant =
-            fleet.node(mole).fabric().link(own).and_then(|link| link.grants.last().cloned()).expect("its own grant");
         let (_, own_circuit) = fleet.node(mole).fabric().circuit(db).expect("the mole's own circuit");
         let refused = fleet.status(fleet.db).flows.refused;
         let garbage = SignedGrant { signature: vec![0; 64], ..own_grant.clone() };
@@ -244,7 +253,7 @@ fn a_node_gets_no_route_of_others() {
 }
 
 /// A relay tells a target node that it has admitted a tunnel, whatever the truth is.
-async fn vouch(
+pub(crate) async fn vouch(
     fleet: &Fleet,
     relay: usize,
     target: usize,
@@ -315,192 +324,6 @@ fn a_spoofed_move_moves_nobody() {
         assert!(forged(&fleet, fleet.db) > before, "the claims were seen");
         assert!(slowest < ms(60), "{slowest:?}");
         assert_eq!((fleet.carrier(), circuit(&fleet, fleet.db).relay), (carrier, Some(fleet.id(carrier))));
-    });
-}
-
-/// What a relay in bad hands does with the packets of channels that pass it.
-#[derive(Clone, Copy, Debug)]
-enum Crime {
-    Reads,
-    Alters,
-    Replays,
-    Delays,
-    Swallows,
-}
-
-/// Puts the relay that carries the flow into bad hands, and has much content go both ways. Returns how often the crime
-/// was committed, and whether the relay saw anything of the content.
-async fn betrayed(fleet: &mut Fleet, crime: Crime) -> (u64, bool) {
-    let mut flow = fleet.open().await;
-    let evil = host(fleet, fleet.carrier());
-    let (count, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-    let (crimes, saw) = (Arc::clone(&count), Arc::clone(&seen));
-    // The content repeats, so that a piece of it would be recognized wherever packets cut it.
-    const PIECE: usize = 16;
-    let marker = [0x5a; PIECE];
-    fleet.world.fabric.tamper(Some(Box::new(move |datagram| {
-        let is_data =
-            |datagram: &Datagram| header(&datagram.bytes).is_some_and(|it| it.packet_type == PacketType::Data);
-        if is_of(datagram.to, evil) || is_of(datagram.from, evil) {
-            saw.fetch_or(datagram.bytes.windows(PIECE).any(|window| window == marker), Ordering::Relaxed);
-        }
-        if !is_of(datagram.from, evil) || !is_data(&datagram) {
-            return vec![datagram];
-        }
-        let number = crimes.fetch_add(1, Ordering::Relaxed);
-        match crime {
-            Crime::Reads => vec![datagram],
-            Crime::Alters => {
-                let mut altered = datagram;
-                let last = altered.bytes.len() - 1;
-                altered.bytes[HEADER_BYTES.max(last - (number % 20) as usize)] ^= 1 << (number % 8);
-                vec![altered]
-            }
-            Crime::Replays => {
-                let again = |late: u64| Datagram { late: ms(late), ..datagram.clone() };
-                vec![again(0), again(1), again(40), again(3_000)]
-            }
-            Crime::Delays => vec![Datagram { late: ms(250), ..datagram }],
-            Crime::Swallows => Vec::new(),
-        }
-    })));
-    for round in 0..3_usize {
-        let work = async {
-            let (up, down) = (&mut flow.near, &mut flow.far);
-            let marked = vec![0x5a; 64 << 10];
-            let (sent, got) = tokio::join!(put(up, &marked), get(down, marked.len()));
-            assert_eq!(got, marked);
-            sent.unwrap();
-            let (sent, got) = tokio::join!(
-                send(&mut *flow.far.write, 9, round * 300_000, 300_000),
-                receive(&mut *flow.near.read, 9, round * 300_000, 300_000)
-            );
-            assert_eq!((sent.map_err(|error| error.kind()), got), (Ok(()), Ok(())), "not one byte is another");
-        };
-        within(&format!("all of it arrives although the relay {crime:?}"), seconds(60), work).await;
-    }
-    tokio::time::sleep(seconds(4)).await;
-    within("the flow goes on", seconds(5), flow.echo()).await;
-    fleet.world.fabric.tamper(None);
-    (count.load(Ordering::Relaxed), seen.load(Ordering::Relaxed))
-}
-
-async fn put(to: &mut postroad_transport::network::TcpStream, bytes: &[u8]) -> std::io::Result<()> {
-    let mut sent = 0;
-    while sent < bytes.len() {
-        let slices = [std::io::IoSlice::new(&bytes[sent..])];
-        sent += std::future::poll_fn(|context| to.write.poll_write(context, &slices)).await?;
-    }
-    Ok(())
-}
-
-async fn get(from: &mut postroad_transport::network::TcpStream, length: usize) -> Vec<u8> {
-    let mut got = vec![0; length];
-    let mut filled = 0;
-    while filled < length {
-        std::future::poll_fn(|context| from.read.poll_readable(context)).await.expect("the connection stands");
-        match from.read.try_read(&mut got[filled..]) {
-            Ok(0) => panic!("ended after {filled} of {length} bytes"),
-            Ok(more) => filled += more,
-            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
-        }
-    }
-    got
-}
-
-// A relay of the fleet reads what passes it: nothing that applications say is in it.
-#[test]
-fn a_relay_that_reads_learns_nothing() {
-    run(|| async {
-        let mut fleet = Fleet::new(94, Condition::default(), 1).await;
-        let (passed, seen) = betrayed(&mut fleet, Crime::Reads).await;
-        assert!(passed > 500, "{passed} packets passed");
-        assert!(!seen, "content passed in the clear");
-    });
-}
-
-// A relay alters, swallows or delays every packet of data that passes it, and answers probes as ever; or it repeats them
-// all, at once and late. Not one byte changes for the applications; what the relay denies, it denies itself.
-#[test]
-fn a_relay_that_alters_replays_or_delays_harms_itself() {
-    run(|| async {
-        for (seed, crime) in [(95, Crime::Alters), (96, Crime::Swallows), (97, Crime::Replays), (98, Crime::Delays)] {
-            let mut fleet = Fleet::new(seed, Condition::default(), 1).await;
-            let before = fleet.carrier();
-            let (committed, _) = betrayed(&mut fleet, crime).await;
-            assert!(committed > 3, "{crime:?}: {committed}");
-            if matches!(crime, Crime::Alters | Crime::Swallows) {
-                assert_ne!(fleet.carrier(), before, "{crime:?}: the circuit leaves it");
-            }
-        }
-    });
-}
-
-// A relay makes up the answers to probes that it swallows: it does not become a candidate by that.
-#[test]
-fn a_relay_cannot_answer_probes_itself() {
-    run(|| async {
-        let mut fleet = Fleet::new(99, Condition::default(), 1).await;
-        let mut flow = fleet.open().await;
-        let carrier = fleet.carrier();
-        let other = fleet.relays.iter().copied().find(|relay| *relay != carrier).expect("there are two");
-        let (evil, node) = (host(&fleet, other), host(&fleet, fleet.web));
-        let invented = Arc::new(AtomicU64::new(0));
-        let count = Arc::clone(&invented);
-        // The token under which the evil relay reaches `web`, as soon as it has forwarded something there.
-        let mut reaches = None;
-        fleet.world.fabric.tamper(Some(Box::new(move |mut datagram| {
-            let Some(head) = header(&datagram.bytes) else { return vec![datagram] };
-            if is_of(datagram.from, evil) && is_of(datagram.to, node) {
-                reaches = Some((head.token, datagram.from));
-                return if head.packet_type == PacketType::Echo { Vec::new() } else { vec![datagram] };
-            }
-            if !is_of(datagram.from, node) || !is_of(datagram.to, evil) || head.packet_type != PacketType::Probe {
-                return vec![datagram];
-            }
-            let Some((token, from)) = reaches else { return vec![datagram] };
-            count.fetch_add(1, Ordering::Relaxed);
-            let echo = Header { packet_type: PacketType::Echo, token, ..head };
-            datagram.bytes[..HEADER_BYTES].copy_from_slice(&echo.encode());
-            vec![Datagram { from, to: datagram.from, ..datagram }]
-        })));
-        let id = fleet.id(other);
-        let candidate = |fleet: &Fleet| {
-            circuit(fleet, fleet.web).channels.iter().any(|channel| channel.relay == id && channel.candidate)
-        };
-        until("the relay is no candidate", seconds(15), || !candidate(&fleet)).await;
-        for _ in 0..20 {
-            tokio::time::sleep(ms(500)).await;
-            assert!(!candidate(&fleet));
-        }
-        assert!(invented.load(Ordering::Relaxed) > 10, "it did answer");
-        flow.echo().await;
-        assert_eq!(fleet.carrier(), carrier);
-    });
-}
-
-// RP-35: a relay vouches for tunnels that no grant allows, and for a consumer that is another: the target takes none.
-#[test]
-fn a_relay_that_vouches_falsely_opens_nothing() {
-    run(|| async {
-        let (fleet, mole) = with_mole(100, 1).await;
-        let evil = fleet.relays[1];
-        let (sql, db) = (LinkId(1), fleet.id(fleet.db));
-        let (_, own_circuit) = fleet.node(mole).fabric().circuit(db).expect("the mole's own circuit");
-        let generation = fleet.node(fleet.web).fabric().link(sql).expect("web consumes it").generation;
-        let grant = fleet.node(mole).fabric().link(LinkId(2)).and_then(|link| link.grants.last().cloned());
-        let (open, refused) = (fleet.status(fleet.db).flows.open, fleet.status(fleet.db).flows.refused);
-        for (number, consumer) in [fleet.id(fleet.web), fleet.id(mole)].into_iter().enumerate() {
-            let tunnel = TunnelId(number as u64 + 500);
-            vouch(&fleet, evil, fleet.db, tunnel, sql, generation, consumer).await;
-            let frame = OpenFrame { tunnel, link: sql, generation, grant: grant.clone().expect("its own grant") };
-            let (mut out, mut back) = own_circuit.quinn().open_bi().await.unwrap();
-            let bytes = wire::encode(&frame);
-            out.write_all(&[&(bytes.len() as u32).to_be_bytes()[..], &bytes].concat()).await.unwrap();
-            assert!(within("it is reset", seconds(12), back.read_to_end(64)).await.is_err());
-        }
-        assert_eq!(fleet.status(fleet.db).flows.open, open);
-        assert_eq!(fleet.status(fleet.db).flows.refused, refused + 2);
     });
 }
 

@@ -84,6 +84,10 @@ fn r10_a_relay_that_vanishes_is_hardly_felt() {
             let slowest = stall(&mut fleet, false).await;
             assert!(slowest < ms(300), "black-holed, round {round}: {slowest:?}");
         }
+        // RP-55: the node has seen the same.
+        let stalls = fleet.status(fleet.web).flows.stalls;
+        assert!(stalls.iter().map(|stall| stall.count).sum::<u64>() >= 8, "{stalls:?}");
+        assert!(stalls.iter().all(|stall| stall.within_ms[&300] == stall.count && stall.sum_us > 0), "{stalls:?}");
     });
 }
 

@@ -3,8 +3,10 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use postroad_cluster::{
-    command::Action,
-    id::{Generation, LinkId, Version},
+    command::{Action, code},
+    id::{Generation, LinkId, TunnelId, Version},
+    limits::CALL_WAIT,
+    wire::session::{RelayRequest, RelayResponse},
 };
 use postroad_simulations::network::Condition;
 use postroad_transport::network::{Network as _, TcpListener};
@@ -77,6 +79,34 @@ impl Revoked {
         within("the other route is untouched", seconds(1), self.bystander.echo()).await;
         took
     }
+}
+
+// RP-35: a busy link has tunnels that were admitted ahead of need. They open nothing once their route is gone.
+#[test]
+fn rp35_what_was_admitted_ahead_opens_no_revoked_route() {
+    run(|| async {
+        let case = Revoked::new(18).await;
+        for _ in 0..20 {
+            drop(case.open().await);
+        }
+        let web = &case.fleet.world.machines[case.fleet.web];
+        let address = SocketAddr::new(web.host.ip(), NEAR);
+        let mut taken = web.applications.tcp_connect(address).await.expect("the link listens");
+        case.revoke().await;
+        // What was connected before opens now, if anything did.
+        let _ = send(&mut *taken.write, 9, 0, 8).await;
+        assert_eq!(within("the connection ends", seconds(5), ended(&mut *taken.read)).await, End::Reset);
+        let reaches = async {
+            loop {
+                // Connections of before, which were opened and never accepted here, send nothing new.
+                let mut far = case.target.accept().await.unwrap();
+                if receive(&mut *far.read, 9, 0, 8).await.is_ok() {
+                    return;
+                }
+            }
+        };
+        assert!(tokio::time::timeout(seconds(15), reaches).await.is_err(), "it has reached the target");
+    });
 }
 
 // R11, RP-35: a flow ends at once when its route is revoked, the relay be it connected, just restarted, or cut off for 89
@@ -195,7 +225,6 @@ fn rp35_pending_and_stale_revocations_are_counted() {
 
 // RP-35: after 90 s a relay that does not apply a revocation is asked for nothing of that link any more; other links go
 // on through it. Here every relay is deaf; both ends end the flows all the same.
-#[cfg(feature = "planted")]
 #[test]
 fn rp35_a_stale_relay_is_no_candidate_for_the_revoked_routes() {
     run(|| async {
@@ -234,11 +263,30 @@ fn rp35_a_stale_relay_is_no_candidate_for_the_revoked_routes() {
             assert_eq!(asked(&case), 0, "a stale relay is not even asked");
         }
         drop((early, late));
+        // Whatever such a relay says to the target, it opens nothing of the link; what is open through it goes on.
+        for relay in case.fleet.relays.clone() {
+            assert_eq!(admission(&case, relay).await.as_deref(), Some(code::RELAY_STALE));
+            within("an open flow goes on", seconds(1), case.bystander.echo()).await;
+        }
         for _ in 0..3 {
             case.fleet.open().await.echo().await;
         }
         postroad_cluster::planted::relays_are_deaf(false);
     });
+}
+
+/// The code with which the target refuses a relay's word for a tunnel of the revoked link's new route.
+async fn admission(case: &Revoked, relay: usize) -> Option<String> {
+    let fleet = &case.fleet;
+    let number = fleet.service(relay).sessions[&fleet.id(fleet.db)];
+    let connection = fleet.node(relay).fabric().connections().get(number).expect("the target's session");
+    let generation = fleet.node(fleet.db).fabric().link(case.link).expect("the new route").generation;
+    let (tunnel, link, consumer) = (TunnelId(5), case.link, fleet.id(fleet.web));
+    let word = RelayRequest::Admission { tunnel, link, generation, consumer };
+    match connection.call::<RelayRequest, RelayResponse>(&word, CALL_WAIT).await {
+        Ok(RelayResponse::Refused(refusal)) => Some(refusal.code),
+        _ => None,
+    }
 }
 
 // RP-31: a connection of the new route that is ahead of the target's snapshot is held, not refused.

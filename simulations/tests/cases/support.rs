@@ -10,10 +10,11 @@ use std::{
 
 use postroad_actors::{
     root::NodeHandle,
-    status::{Sightings, Status, leader_facts, local::Circuit, status},
+    status::{ROWS_SECONDS, Sightings, Status, leader_facts, local::Circuit, status},
 };
 use postroad_cluster::{
     id::{NodeId, Role},
+    peer::Peer,
     relay::Relay,
     session::Session,
     wire::session::NodeResponse,
@@ -133,22 +134,52 @@ impl Fleet {
     /// What `postroad status` says on that host.
     pub(crate) fn status(&self, index: usize) -> Status {
         let node = self.node(index);
-        status(node.fabric(), node.switch().map(AsRef::as_ref), None, &self.seen)
+        let rows = node.directory().rows(ROWS_SECONDS);
+        status(node.fabric(), node.switch().map(AsRef::as_ref), None, &rows, &self.seen)
     }
 
     /// What it says on the control node, with what nodes have reported to it.
     pub(crate) fn fleet_status(&self) -> Status {
         let node = self.node(AMS);
         let facts = leader_facts(node.fabric(), &self.seen);
-        status(node.fabric(), node.switch().map(AsRef::as_ref), facts, &self.seen)
+        let rows = node.directory().rows(ROWS_SECONDS);
+        status(node.fabric(), node.switch().map(AsRef::as_ref), facts, &rows, &self.seen)
     }
 
-    /// The circuit between the link's two nodes, as `web` sees it.
+    /// The circuits between the link's two nodes, as one of them sees them.
+    pub(crate) fn circuits(&self, index: usize) -> Vec<Circuit> {
+        let peer = self.id(if index == self.db { self.web } else { self.db });
+        self.status(index).circuits.into_iter().filter(|circuit| circuit.peer == peer).collect()
+    }
+
+    /// The one that carries the newest flow, else the first, as one of them sees it.
+    pub(crate) fn circuit_at(&self, index: usize) -> Option<Circuit> {
+        let (web, db) = (self.node(self.web).fabric(), self.id(self.db));
+        let newest = web.flows.views().into_iter().rev().filter(|flow| flow.peer == db).find_map(|flow| flow.circuit);
+        let circuits = self.circuits(index);
+        let carries = |circuit: &&Circuit| newest.is_some_and(|newest| newest.circuit.0 == circuit.circuit);
+        circuits.iter().find(carries).or_else(|| circuits.first()).cloned()
+    }
+
+    /// The same as `web` sees it.
     pub(crate) fn circuit(&self) -> Option<Circuit> {
-        self.status(self.web).circuits.into_iter().next()
+        self.circuit_at(self.web)
     }
 
-    /// The host of the relay that carries it.
+    /// The pair of the link's two nodes at its dialling end.
+    pub(crate) fn pair(&self) -> Option<Arc<Peer>> {
+        let (web, db) = (self.id(self.web), self.id(self.db));
+        let dials = if web < db { self.web } else { self.db };
+        let path = format!("node/peers/peer-{}", web.max(db).0);
+        Some(self.node(dials).directory().find::<Peer, ()>(&path)?.published()?.0)
+    }
+
+    /// The relays that take new connections of the pair, as that has decided.
+    pub(crate) fn takers(&self) -> Vec<NodeId> {
+        self.pair().map(|pair| pair.takers.clone()).unwrap_or_default()
+    }
+
+    /// The host of the relay that carries the newest flow.
     pub(crate) fn carrier(&self) -> usize {
         let relay = self.circuit().and_then(|circuit| circuit.relay).expect("a relay carries the circuit");
         self.relays.iter().copied().find(|index| self.id(*index) == relay).expect("it is one of the fleet")
@@ -175,10 +206,15 @@ impl Fleet {
 
     fn is_settled(&self) -> bool {
         let running = self.relays.iter().filter(|relay| self.world.machines[**relay].node.is_some()).count();
+        let takers = self.takers();
         let proven = |index: usize| {
-            self.status(index).circuits.first().is_some_and(|circuit| {
-                circuit.connected && circuit.channels.iter().filter(|channel| channel.candidate).count() == running
-            })
+            // One that its dialler gave up may be left for a minute.
+            let mut circuits = self.circuits(index);
+            circuits.retain(|circuit| circuit.connected);
+            let lies = |relay: &NodeId| circuits.iter().any(|circuit| circuit.relay == Some(*relay));
+            let candidates = |circuit: &Circuit| circuit.channels.iter().filter(|channel| channel.candidate).count();
+            let all = circuits.iter().all(|circuit| candidates(circuit) == running);
+            !takers.is_empty() && takers.iter().all(lies) && all
         };
         let registered = self.status(self.db).links.first().map_or(0, |link| link.registered_at.len());
         let open = self.status(self.web).links.first().is_some_and(|link| link.listener.as_deref() == Some("open"));
@@ -218,6 +254,17 @@ impl Fleet {
         let (from, to) = (self.world.machines[from].host, self.world.machines[to].host);
         let condition = self.world.fabric.condition(from, to);
         self.world.fabric.set(from, to, Condition { cut, ..condition });
+    }
+
+    /// Ways to and from a host take datagrams of at most so many bytes.
+    pub(crate) fn narrow(&self, index: usize, payload_bytes_max: usize) {
+        let host = self.world.machines[index].host;
+        for other in self.world.machines.iter().map(|machine| machine.host).filter(|other| *other != host) {
+            for (from, to) in [(host, other), (other, host)] {
+                let condition = self.world.fabric.condition(from, to);
+                self.world.fabric.set(from, to, Condition { payload_bytes_max, ..condition });
+            }
+        }
     }
 
     pub(crate) fn cut_both(&self, one: usize, other: usize, cut: bool) {

@@ -1,6 +1,6 @@
 //! The handlers of `/api/console/why` and of what it asks each node for: its circuits with the decision's own table.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use postroad_cluster::id::NodeId;
 use tokio::task::JoinSet;
@@ -26,10 +26,7 @@ impl Core {
             let relay = accepted.content.relays.get(&id).map(|relay| relay.name.to_string());
             relay.or_else(|| Some(accepted.content.peers.get(&id)?.name.to_string())).unwrap_or_else(|| id.to_string())
         };
-        let mut flows: BTreeMap<NodeId, u64> = BTreeMap::new();
-        for flow in fabric.flows.views() {
-            *flows.entry(flow.peer).or_default() += 1;
-        }
+        let flows = fabric.flows.by_circuit();
         let links = |peer: NodeId| {
             // Of a link that this node serves, any peer may be the consumer.
             let over = accepted.content.links.values().filter(|link| link.target == peer || link.target == fabric.me);
@@ -42,11 +39,14 @@ impl Core {
                 node: fabric.name.to_string(),
                 peer: name(key.peer),
                 links: links(key.peer),
-                flows: flows.get(&key.peer).copied().unwrap_or(0),
+                flows: flows.get(&key).copied().unwrap_or(0),
                 relay: circuit.path().relay.map(&name),
+                opens: postroad_actors::status::local::opens(fabric, key, &status),
+                spread: Some(fabric.spread(key.peer)),
                 chooses: fabric.me < key.peer,
                 moves: circuit.moves(),
                 move_reason: status.reason.map(|reason| reason.text().to_owned()),
+                packets: format!("{} bytes: {}", status.packet_bytes, fabric.packet_words(&status, name)),
                 choices: why::choices(&circuit, now, name),
             })
         };
@@ -80,15 +80,18 @@ impl Core {
         }
         let (mut placements, silent) = self.all_placements(&overview, query).await;
         let without = why::without(&overview.relays, &placements);
-        if !relay.is_empty() {
-            placements.retain(|placement| placement.relay.as_deref() == Some(relay));
+        let is_there = |placement: &Placement| placement.relay.as_deref() == Some(relay);
+        // Whoever asks why a link is not on a relay wants to see where it is.
+        if !relay.is_empty() && (link.is_empty() || placements.iter().any(is_there)) {
+            placements.retain(is_there);
         }
         placements.sort_by(|one, other| (&one.node, &one.peer).cmp(&(&other.node, &other.peer)));
         let about = match (link, relay) {
             ("", "") => None,
             (link, "") => Some(format!("link {link}")),
             ("", relay) => Some(format!("relay {relay}")),
-            (link, relay) => Some(format!("link {link} on relay {relay}")),
+            (link, relay) if placements.iter().any(is_there) => Some(format!("link {link} on relay {relay}")),
+            (link, relay) => Some(format!("link {link} is not on relay {relay}, but here")),
         };
         let state = overview.relays.list.iter().find(|known| known.name == relay).map(why::relay_words);
         Ok(data(Why { now: overview.now, about, relay: state, without, placements, links, relays, silent })
@@ -109,9 +112,15 @@ impl Core {
         let Some(service) = self.node.service() else { return (placements, Vec::new()) };
         let address = query.only(&["link"]).address("/api/console/placements");
         let mut asking = JoinSet::new();
+        let mut silent = Vec::new();
         let has_circuits =
             overview.cards.iter().filter(|card| card.heard.vitals.as_ref().is_none_or(|it| !it.circuits.is_empty()));
         for card in has_circuits.filter(|card| card.id != self.fabric().me) {
+            // Nobody waits for a node that is known to be silent: the fleet is asked every other second whether it still is.
+            if card.silent() {
+                silent.push(card.name.clone());
+                continue;
+            }
             let (service, address) = (std::sync::Arc::clone(service), address.clone());
             let (id, name) = (card.id, card.name.clone());
             asking.spawn(async move {
@@ -120,7 +129,6 @@ impl Core {
                 (name, parsed.and_then(|output| serde_json::from_value::<Vec<Placement>>(output.data).ok()))
             });
         }
-        let mut silent = Vec::new();
         while let Some(Ok((name, found))) = asking.join_next().await {
             match found {
                 Some(found) => placements.extend(found),

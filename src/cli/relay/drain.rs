@@ -135,7 +135,7 @@ impl Watched {
             if here {
                 self.there.insert(circuit.circuit.clone(), circuit.clone());
             } else if self.there.remove(&circuit.circuit).is_some() {
-                story.say(format!("  {} has moved", pair(circuit)));
+                story.say(format!("  {}", moved(circuit)));
                 self.moved.push(circuit.clone());
             }
         }
@@ -149,14 +149,22 @@ impl Watched {
         self.left = progress.flows;
         self.flows = self.flows.max(progress.flows);
         self.over = progress.phase == Phase::Over;
-        let share = 1.0 - progress.flows as f64 / self.flows.max(1) as f64;
-        story.progress(share, &format!("{} of {} flows left, {}", self.left, self.flows, progress.phase.word()));
+        let (share, left) = self.progress();
+        story.progress(share, &format!("{left}{}", progress.phase.word()));
         let step = format!("  {} flows left, {}", self.left, progress.phase.word());
         if !self.over && self.left > 0 && step != self.said {
             if !story.is_terminal() {
                 story.say(&step);
             }
             self.said = step;
+        }
+    }
+
+    /// How much of it is done, and what is left in words, once nodes have said what the relay carried.
+    fn progress(&self) -> (f64, String) {
+        match self.flows {
+            0 => (if self.over { 1.0 } else { 0.0 }, String::new()),
+            flows => (1.0 - self.left as f64 / flows as f64, format!("{} of {flows} flows left, ", self.left)),
         }
     }
 
@@ -179,9 +187,21 @@ impl Watched {
 
 /// A circuit as people read it: `web and db: 12 flows by par`.
 pub(super) fn pair(circuit: &Carried) -> String {
+    format!("{} by {}", flows(circuit), circuit.relay.as_deref().unwrap_or("no relay"))
+}
+
+/// A circuit that left the relay: `web and db: 12 flows moved to par`.
+fn moved(circuit: &Carried) -> String {
+    match circuit.relay.as_deref() {
+        Some(relay) => format!("{} moved to {relay}", flows(circuit)),
+        None => format!("{} off it, no relay carries them yet", flows(circuit)),
+    }
+}
+
+fn flows(circuit: &Carried) -> String {
     let [one, other] = &circuit.between;
     let flows = if circuit.flows == 1 { "1 flow".to_owned() } else { format!("{} flows", circuit.flows) };
-    format!("{one} and {other}: {flows} by {}", circuit.relay.as_deref().unwrap_or("no relay"))
+    format!("{one} and {other}: {flows}")
 }
 
 /// A drain as `relay show` has it.
@@ -224,4 +244,30 @@ pub(super) fn disconnect(context: &Context, name: &str, yes: bool) -> Result<Out
         format!("{name} has disconnected what was left already")
     };
     Ok(output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_circuit_that_left_is_told_with_its_new_relay() {
+        let between = ["web".to_owned(), "db".to_owned()];
+        let mut circuit = Carried { between, circuit: "1".to_owned(), relay: Some("ams".to_owned()), flows: 50 };
+        assert_eq!(moved(&circuit), "web and db: 50 flows moved to ams");
+        circuit.flows = 1;
+        assert_eq!(moved(&circuit), "web and db: 1 flow moved to ams");
+        circuit.relay = None;
+        assert_eq!(moved(&circuit), "web and db: 1 flow off it, no relay carries them yet");
+    }
+
+    #[test]
+    fn progress_begins_at_nothing_until_nodes_have_said_what_there_was() {
+        let mut watched = Watched::new("fra", &Relays::default());
+        assert_eq!(watched.progress(), (0.0, String::new()));
+        (watched.flows, watched.left) = (50, 20);
+        assert_eq!(watched.progress(), (0.6, "20 of 50 flows left, ".to_owned()));
+        (watched.flows, watched.left, watched.over) = (0, 0, true);
+        assert_eq!(watched.progress(), (1.0, String::new()), "an idle relay is drained");
+    }
 }

@@ -30,9 +30,10 @@ pub(super) fn text(text: &str) -> String {
 
 struct Drawing {
     places: Places,
-    /// What is drawn below the lines.
+    /// What is drawn below the lines, and what stands on them.
     ground: String,
     lines: String,
+    words: String,
     boxes: String,
     height: f64,
 }
@@ -43,6 +44,7 @@ pub fn draw(topology: &Topology) -> Markup {
         places: Places::new(),
         ground: String::new(),
         lines: String::new(),
+        words: String::new(),
         boxes: String::new(),
         height: 30.0,
     };
@@ -53,10 +55,12 @@ pub fn draw(topology: &Topology) -> Markup {
     drawing.leaves(&topology.leaves);
     drawing.spokes(topology);
     drawing.threads(topology);
-    let Drawing { ground, lines, boxes, height, .. } = drawing;
+    let Drawing { ground, lines, words, boxes, height, .. } = drawing;
+    // Below the last row nothing is written.
+    let height = height - 44.0;
     PreEscaped(format!(
         "<svg class=\"topology\" viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"Nodes, relays and what moves \
-         over them; the tables below say the same\">{ground}{lines}{boxes}</svg>"
+         over them; the tables below say the same\">{ground}{lines}{words}{boxes}</svg>"
     ))
 }
 
@@ -96,10 +100,13 @@ impl Drawing {
                 }
                 let _ = write!(
                     self.ground,
-                    "<rect class=\"domain\" x=\"{left:.0}\" y=\"{top:.0}\" width=\"{}\" height=\"{}\" rx=\"10\"/>\
-                     <text class=\"where\" x=\"{x:.0}\" y=\"{:.0}\">{}</text>",
+                    "<rect class=\"domain\" x=\"{left:.0}\" y=\"{top:.0}\" width=\"{}\" height=\"{}\" rx=\"10\"/>",
                     BOX_WIDTH + 18.0,
                     BOX_HEIGHT + 18.0,
+                );
+                let _ = write!(
+                    self.words,
+                    "<text class=\"where\" x=\"{x:.0}\" y=\"{:.0}\">{}</text>",
                     top + BOX_HEIGHT + 32.0,
                     text(if domain.name.is_empty() { "domain not said" } else { &domain.name }),
                 );
@@ -111,15 +118,20 @@ impl Drawing {
 
     fn hub(&mut self, hub: &Hub, x: f64, y: f64) {
         let (class, word) = match hub.state {
+            // What no node reaches is dead, whether it says something or not.
+            Standing::Unreachable if hub.silent => ("bad", "unreachable, silent"),
             _ if hub.silent => ("silent", "silent"),
             Standing::Ready => ("good", "ready"),
             Standing::Pending => ("quiet", "pending"),
             Standing::Draining => ("warn", "draining"),
             Standing::Unreachable => ("bad", "unreachable"),
         };
-        let said = match hub.flows {
-            0 => format!("{} · {}", word, relative::bytes(hub.bytes)),
-            flows => format!("{} flows · {}", relative::count(flows), relative::bytes(hub.bytes)),
+        let load = hub.forwards.map_or_else(String::new, |bytes| format!(" · {}/s", relative::bytes(bytes)));
+        let said = match (hub.flows, hub.state) {
+            (1.., Standing::Ready) => format!("{} flows{load}", relative::count(hub.flows)),
+            // What is wrong goes before what it carries.
+            (1.., _) => format!("{word} · {} flows", relative::count(hub.flows)),
+            (0, _) => format!("{word}{load}"),
         };
         let leads = if hub.leads { " lead" } else { "" };
         self.place(hub.id, x, y, &format!("hub {class}{leads}"), &hub.name, if hub.silent { word } else { &said });
@@ -222,6 +234,7 @@ mod tests {
             sessions: 1,
             bytes: 5,
             flows: 0,
+            forwards: Some(2_048),
         };
         let leaf = |id, name: &str| Leaf { id: NodeId(id), name: name.into(), silent: id == 9, flows: 3 };
         let topology = Topology {
@@ -236,6 +249,7 @@ mod tests {
             threads: vec![Thread {
                 one: NodeId(8),
                 other: NodeId(9),
+                circuit: 5,
                 relay: Some(NodeId(2)),
                 flows: 3,
                 bytes: 9,
@@ -244,9 +258,16 @@ mod tests {
             }],
         };
         let svg = draw(&topology).into_string();
-        for part in
-            ["ams", "&lt;par&gt;", "hub warn lead", "leaf silent", "spoke down", "1.2 ms", "pulse moving", "rack-1"]
-        {
+        for part in [
+            "ams",
+            "&lt;par&gt;",
+            "hub warn lead",
+            "leaf silent",
+            "spoke down",
+            "1.2 ms",
+            "pulse moving",
+            "draining · 2 KiB/s",
+        ] {
             assert!(svg.contains(part), "{part}: {svg}");
         }
         assert!(!svg.contains("<par>"));

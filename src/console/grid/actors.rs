@@ -48,7 +48,7 @@ pub fn actors(page: &Actors) -> Grid {
             row.kind.to_string(),
             word,
             figure(row.depth as u64),
-            if row.handled > 0 { under(row.wait_p99_us) } else { String::new() },
+            if row.rate > 0.0 { under(row.wait_p99_us) } else { "·".to_owned() },
             rate(row.rate),
             blocks(seconds),
             percent(row.busy_share),
@@ -101,6 +101,11 @@ pub fn tree(page: &Tree) -> Grid {
     ))
 }
 
+/// What others named may not steer the terminal.
+fn clean(text: &str) -> String {
+    text.chars().map(|sign| if sign.is_control() { ' ' } else { sign }).collect()
+}
+
 fn state(lines: &Lines, title: String) -> Grid {
     let mut grid = Grid { title, ..Grid::default() };
     for line in &lines.lines {
@@ -112,10 +117,7 @@ fn state(lines: &Lines, title: String) -> Grid {
         };
         let before = line.before.as_ref().map(|before| format!("{before} → ")).unwrap_or_default();
         let key = format!("{}{}", "  ".repeat(line.depth.saturating_sub(1)), line.key);
-        let text: String = format!("{mark} {key:<28} {before}{}", line.value)
-            .chars()
-            .map(|sign| if sign.is_control() { ' ' } else { sign })
-            .collect();
+        let text = clean(&format!("{mark} {key:<28} {before}{}", line.value));
         grid = grid.line(text.trim_end().to_owned(), tone);
     }
     if lines.left_out > 0 {
@@ -169,7 +171,11 @@ pub fn actor(page: &Actor) -> Vec<Grid> {
             let kind = restart.kind.clone().unwrap_or_default();
             Row::new([when, kind, format!("{} ms", restart.backoff_ms), restart.error.clone()]).tone(Tone::Warn)
         });
-        grids.push(Grid::new("Restarts", ["when", "on", ">backoff", "error"]).rows(rows));
+        let mut restarts = Grid::new("Restarts", ["when", "on", ">backoff", "error"]).rows(rows);
+        if let Some(state) = view.history.last().and_then(|last| last.state_before.as_deref()) {
+            restarts = restarts.line(format!("state before the last: {}", clean(state)), Tone::Dim);
+        }
+        grids.push(restarts);
     }
     grids
 }

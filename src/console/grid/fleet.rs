@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postroad_actors::status::{Health, relays::Standing};
+use postroad_actors::status::{Health, control::ControlView, relays::Standing};
 use postroad_cluster::time::WallTime;
 
 use super::{Grid, Row, Target, Tone, blocks};
@@ -12,7 +12,7 @@ use crate::{
         figures::{figure, nanoseconds, percent},
         model::{
             control::Group,
-            overview::{Card, Overview},
+            overview::{Card, Overview, within},
             why::{Choice, Outcome, Why},
         },
     },
@@ -40,8 +40,9 @@ pub fn overview(page: &Overview) -> Vec<Grid> {
     if !page.problems.is_empty() {
         grids.push(alarms);
     }
-    let relays = Grid::new("Relays", ["relay", "state", ">reached by", ">not by", ">nearest", "on"]);
-    grids.push(relays.rows(page.relays.list.iter().map(|relay| {
+    grids.extend(page.control.as_ref().map(|control| group(control, page.now)));
+    let columns = ["relay", "state", ">flows", ">load", ">reached by", ">not by", ">nearest", "on"];
+    grids.push(Grid::new("Relays", columns).rows(page.relays.list.iter().map(|relay| {
         let nearest = relay.reached_by.values().min().map_or_else(String::new, |us| nanoseconds(us * 1_000));
         let tone = match relay.state {
             Standing::Ready => Tone::Plain,
@@ -51,13 +52,58 @@ pub fn overview(page: &Overview) -> Vec<Grid> {
         };
         let place = relay.domain.host.as_ref().map_or_else(String::new, ToString::to_string);
         let (reached, missed) = (relay.reached_by.len().to_string(), figure(relay.missed_by.len() as u64));
-        let state = relay.state.word().to_owned();
-        Row::new([relay.name.clone(), state, reached, missed, nearest, place])
+        let heard = page.cards.iter().find(|card| card.name == relay.name).and_then(|card| card.heard.forwards);
+        let load = heard.map_or_else(String::new, |bytes| format!("{}/s", relative::bytes(bytes)));
+        let flows = relay.flows.map_or_else(String::new, figure);
+        Row::new([relay.name.clone(), relay.state_words(), flows, load, reached, missed, nearest, place])
             .tone(tone)
             .to(Target::Relay(relay.name.clone()))
     })));
     grids.push(nodes(&page.cards));
+    if page.flows.refused > 0 {
+        let rows = page.refusals().map(|(end, code, count)| Row::new([code.to_owned(), end.to_owned(), figure(count)]));
+        grids.push(Grid::new("Refused tunnels of this node", ["reason", "at its end as", ">tunnels"]).rows(rows));
+    }
+    if !page.flows.stalls.is_empty() {
+        let rows =
+            page.flows.stalls.iter().map(|stall| {
+                Row::new([stall.cause.clone(), figure(stall.count), within(stall, 50), within(stall, 99)])
+            });
+        let columns = ["cause", ">times", ">half within", ">99 % within"];
+        grids.push(Grid::new("Stalls of this node's flows", columns).rows(rows));
+    }
     grids
+}
+
+/// Who leads, and how far the others are behind.
+fn group(control: &ControlView, now: WallTime) -> Grid {
+    let name = |id| control.members.iter().find(|member| Some(member.id) == id).map(|member| member.name.as_str());
+    let head = match name(control.leader) {
+        Some(leader) => {
+            let since = relative::span(now.since(control.leads_since));
+            let cause = control.cause.as_ref().map_or_else(String::new, |cause| format!(", since {cause}"));
+            (format!("{leader} leads in term {} for {since}{cause}", control.term), Tone::Plain)
+        }
+        None => (format!("nobody leads; the newest term is {}", control.term), Tone::Bad),
+    };
+    let log = format!("log {}, committed {}", relative::count(control.log), relative::count(control.committed));
+    let members = control.members.iter().map(|member| {
+        let (word, tone) = match (control.leader == Some(member.id), member.live, member.votes) {
+            (true, _, _) => ("leads", Tone::Good),
+            (_, Some(false), _) => ("silent", Tone::Bad),
+            (_, _, false) => ("without a vote", Tone::Dim),
+            _ => ("follows", Tone::Plain),
+        };
+        let behind = member.lag_entries.map_or_else(String::new, figure);
+        let answered = member.silent_ms.map_or_else(String::new, |ms| format!("{ms} ms"));
+        Row::new([member.name.clone(), word.to_owned(), behind, answered])
+            .tone(tone)
+            .to(Target::Node(member.name.clone()))
+    });
+    Grid::new("Control", ["node", "role", ">behind", ">answered"])
+        .line(head.0, head.1)
+        .line(log, Tone::Dim)
+        .rows(members)
 }
 
 fn nodes(cards: &[Card]) -> Grid {
@@ -77,7 +123,7 @@ fn nodes(cards: &[Card]) -> Grid {
         let (word, tone) = if card.silent() {
             ("silent", Tone::Dim)
         } else {
-            (vitals.health.word(), if vitals.health == Health::Well { Tone::Plain } else { health(vitals.health) })
+            (card.stands.word(), if card.stands == Health::Well { Tone::Plain } else { health(card.stands) })
         };
         let busiest = vitals.busiest.clone().unwrap_or_default();
         Row::new([
@@ -170,10 +216,11 @@ fn outcome(choice: &Choice) -> String {
 
 /// Why circuits are on their relays.
 pub fn why(page: &Why) -> Vec<Grid> {
-    let mut grids = Vec::new();
-    if let Some(relay) = &page.relay {
-        grids.push(Grid::default().line(relay.clone(), Tone::Plain));
+    let mut head = Grid::default();
+    for line in page.about.iter().chain(&page.relay) {
+        head = head.line(line.clone(), Tone::Plain);
     }
+    let mut grids = if head.lines.is_empty() { Vec::new() } else { vec![head] };
     let without = page.without.iter().map(|row| {
         let tone = if row.waiting > 0 { Tone::Bad } else { Tone::Plain };
         let figures =
@@ -210,9 +257,12 @@ pub fn why(page: &Why) -> Vec<Grid> {
             .tone(tone)
             .to(Target::Relay(choice.relay.clone()))
         });
-        grids.push(
-            Grid::new(title, ["relay", "may carry", ">round trip", "against it", ">place", "if it dies"]).rows(rows),
-        );
+        let columns = ["relay", "may carry", ">round trip", "against it", ">place", "if it dies"];
+        let mut grid = Grid::new(title, columns).rows(rows);
+        if !placement.opens.is_empty() {
+            grid = grid.line(format!("new flows: {}", placement.opens_words()), Tone::Dim);
+        }
+        grids.push(grid);
     }
     if !page.silent.is_empty() {
         grids.push(Grid::default().line(format!("no answer of {}", page.silent.join(", ")), Tone::Warn));

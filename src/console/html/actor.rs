@@ -81,7 +81,9 @@ fn numbers(actor: &ActorView) -> Markup {
     html! {
         dl.figures.small {
             div { dt { "waiting" } dd { (figure(actor.depth as u64)) small { " most " (relative::count(actor.depth_max as u64)) } } }
-            div { dt { "wait p50, p99" } dd { (under(actor.wait_p50_us)) small { " " (under(actor.wait_p99_us)) } } }
+            div { dt { "wait p50, p99" } dd {
+                @if actor.events_per_second > 0.0 { (under(actor.wait_p50_us)) small { " " (under(actor.wait_p99_us)) } } @else { "·" }
+            } }
             div { dt { "turns/s" } dd { (rate(actor.events_per_second)) } }
             div { dt { "last minute" } dd { (chart::sparkline(&actor.seconds, "turns")) } }
             div { dt { "busy" } dd { (percent(actor.busy_share)) small { " %" } } }

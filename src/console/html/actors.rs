@@ -59,7 +59,7 @@ pub fn render(page: &Actors, query: &Query) -> Markup {
             }
             (pager(page, query))
         }
-        p.note { "Waits are those of the last 10 to 20 s, as powers of two; rates and shares those of the last " (page.window) " s. The console has no actors of its own." }
+        p.note { "Waits, turns a second and busy shares are those of the last " (page.window) " s, waits as powers of two. The console has no actors of its own." }
     }
 }
 
@@ -85,7 +85,7 @@ fn line(Row { actor: row, seconds }: &Row, query: &Query) -> Markup {
                 @else { (status(row.status)) }
             }
             td.n.(if row.depth >= DEEP { "warn" } else { "" }) { (figure(row.depth as u64)) }
-            td.n { @if row.handled > 0 { (under(row.wait_p99_us)) } }
+            td.n { @if row.rate > 0.0 { (under(row.wait_p99_us)) } @else { "·" } }
             td.n { (rate(row.rate)) }
             td { (chart::sparkline(seconds, "turns")) }
             td.n { (percent(row.busy_share)) }

@@ -61,7 +61,7 @@ fn member(voter: &Voter) -> Markup {
         _ => ("good", "follows"),
     };
     html! {
-        tr.(if voter.live == Some(false) { "silent" } else { "" }) {
+        tr.(if voter.live == Some(false) { "silent" } else { "" }) data-row={ "member " (voter.name) } {
             td { a href=(Query::default().with("node", &voter.name).address("/tree")) { (voter.name) } }
             td { span class={ "dot " (class) } {} (word) }
             td { @if let Some(to) = &voter.voted_for { (to) } }
@@ -144,7 +144,7 @@ fn policies(group: &Group) -> Markup {
 fn row(policy: &Policy, now: WallTime) -> Markup {
     let skewed = policy.clock_ms.unsigned_abs() > SKEW_MS;
     html! {
-        tr.(if policy.silent { "silent" } else { "" }) {
+        tr.(if policy.silent { "silent" } else { "" }) data-row={ "node " (policy.node) } {
             td { a href=(Query::default().with("node", &policy.node).address("/tree")) { (policy.node) } }
             td.n { @if let Some(version) = policy.version { (relative::count(version)) } @else { span.warn { "none" } } }
             td.n.(if policy.behind.unwrap_or(0) > 0 { "warn" } else { "" }) { @if let Some(behind) = policy.behind { (figure(behind)) } }

@@ -150,7 +150,7 @@ fn nodes(frame: &Frame) -> Markup {
                 @let path = if frame.path.starts_with("/actor/") { "/actors" } else { &frame.path };
                 a href=(query.address(path)) aria-current=[(card.name == frame.node()).then_some("true")]
                     class=(if card.silent() { "silent" } else { "" }) {
-                    @let class = card.heard.vitals.as_ref().map_or("quiet", |vitals| health_class(vitals.health));
+                    @let class = card.heard.vitals.as_ref().map_or("quiet", |_| health_class(card.stands));
                     span class={ "dot " (if card.silent() { "silent" } else { class }) } {}
                     (card.name)
                 }

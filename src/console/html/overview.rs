@@ -6,7 +6,7 @@ use postroad_actors::status::{
     control::{ControlView, Member},
     relays::{Relay, Standing},
 };
-use postroad_cluster::{id::Role, time::WallTime};
+use postroad_cluster::{drain::Phase, id::Role, time::WallTime};
 
 use super::{figure, health_class, percent};
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     console::{
         chart,
         model::{
-            overview::{Card, Overview},
+            overview::{Card, Overview, within},
             vitals::Vitals,
         },
         query::Query,
@@ -31,6 +31,44 @@ pub fn render(overview: &Overview) -> Markup {
             (relays(overview))
         }
         (fleet(overview))
+        @if overview.flows.refused > 0 || !overview.flows.stalls.is_empty() {
+            div.columns { (refusals(overview)) (stalls(overview)) }
+        }
+    }
+}
+
+/// Refused tunnels of the node that is asked.
+fn refusals(overview: &Overview) -> Markup {
+    html! {
+        @if overview.flows.refused > 0 { section {
+            h2 { "Refused tunnels" small { "of this node, since it started" } }
+            div.scroll { table {
+                thead { tr { th { "reason" } th { "at its end as" } th.n { "tunnels" } } }
+                tbody { @for (end, reason, count) in overview.refusals() {
+                    tr data-row={ "refused " (end) " " (reason) } { td { code { (reason) } } td.muted { (end) } td.n { (figure(count)) } }
+                } }
+            } }
+        } }
+    }
+}
+
+/// How long its flows stood still.
+fn stalls(overview: &Overview) -> Markup {
+    html! {
+        @if !overview.flows.stalls.is_empty() { section {
+            h2 { "Stalls" small { "of this node's flows, until data moved again" } }
+            div.scroll { table {
+                thead { tr { th { "cause" } th.n { "times" } th.n { "half within" } th.n { "99 % within" } } }
+                tbody { @for stall in &overview.flows.stalls {
+                    tr data-row={ "stall " (stall.cause) } {
+                        td { (stall.cause) }
+                        td.n { (figure(stall.count)) }
+                        td.n { (within(stall, 50)) }
+                        td.n { (within(stall, 99)) }
+                    }
+                } }
+            } }
+        } }
     }
 }
 
@@ -89,7 +127,7 @@ fn group(control: &ControlView, now: WallTime) -> Markup {
                 tbody {
                     @for member in &control.members {
                         @let (class, word) = member_state(member, control.leader == Some(member.id));
-                        tr {
+                        tr data-row={ "member " (member.name) } {
                             td { a href=(Query::default().with("node", &member.name).address("/tree")) { (member.name) } }
                             td { span class={ "dot " (class) } {} (word) }
                             td.n { @if let Some(lag) = member.lag_entries { (figure(lag)) } }
@@ -117,27 +155,42 @@ fn standing_class(relay: &Relay) -> &'static str {
     }
 }
 
+/// How a relay stands, and what is left of its drain.
+fn standing(relay: &Relay) -> Markup {
+    let progress = relay.drain.as_ref().and_then(|drain| drain.progress.as_ref());
+    html! {
+        span class={ "dot " (standing_class(relay)) } {}
+        @match progress {
+            Some(progress) if progress.phase == Phase::Over => "drained",
+            Some(progress) => { (relay.state.word()) small { " " (progress.flows) " left" } },
+            None => (relay.state.word()),
+        }
+    }
+}
+
 fn relays(overview: &Overview) -> Markup {
     let relays = &overview.relays;
-    let vitals = |name: &str| overview.cards.iter().find(|card| card.name == name)?.heard.vitals.as_ref();
+    let heard = |name: &str| overview.cards.iter().find(|card| card.name == name).map(|card| &card.heard);
     html! {
         section {
             h2 { "Relays" small { (relays.independent) " independent, " (relays.off_control) " off the control nodes" } }
             @if relays.list.is_empty() {
                 p.empty { "There is no relay yet. Invite one: " code { "postroad relay add NAME --advertise HOST:PORT" } }
             } @else {
-                table {
-                    thead { tr { th { "relay" } th { "state" } th.n { "round trip" } th.n { "sessions" } th.n { "channels" } th.n { "forwarded" } th.n { "reached by" } } }
+                div.scroll { table {
+                    thead { tr { th { "relay" } th { "state" } th.n { "round trip" } th.n { "sessions" } th.n { "flows" } th.n { "load" } th.n { "forwarded" } th.n { "reached by" } } }
                     tbody {
                         @for relay in &relays.list {
-                            @let service = vitals(&relay.name).and_then(|vitals| vitals.relay.as_ref());
+                            @let heard = heard(&relay.name);
+                            @let service = heard.filter(|heard| heard.silence.is_none()).and_then(|heard| heard.vitals.as_ref()?.relay.as_ref());
                             @let nearest = relay.reached_by.values().min();
-                            tr {
+                            tr data-row={ "relay " (relay.name) } {
                                 td { a href=(Query::default().with("node", &relay.name).address("/tree")) { (relay.name) } @if relay.local { span.tag { "control" } } }
-                                td title=(relay.reason) { span class={ "dot " (standing_class(relay)) } {} (relay.state.word()) }
+                                td title={ (relay.state_words()) @if !relay.reason.is_empty() { ": " (relay.reason) } } { (standing(relay)) }
                                 td.n { @if let Some(us) = nearest { (super::nanoseconds(us * 1_000)) } }
                                 td.n { @if let Some(it) = service { (figure(it.sessions as u64)) } }
-                                td.n { @if let Some(it) = service { (figure(it.channels as u64)) } }
+                                td.n { @if let Some(flows) = relay.flows { (figure(flows)) } }
+                                td.n { @if let Some(bytes) = heard.and_then(|heard| heard.forwards) { (relative::bytes(bytes)) "/s" } }
                                 td.n { @if let Some(it) = service { (relative::bytes(it.bytes)) } }
                                 td.n {
                                     (relay.reached_by.len())
@@ -146,7 +199,7 @@ fn relays(overview: &Overview) -> Markup {
                             }
                         }
                     }
-                }
+                } }
                 @for shared in relays.shared.iter().take(3) {
                     p.note { b.warn { (shared.one) " and " (shared.other) } " " (shared.what) }
                 }
@@ -181,11 +234,11 @@ fn node(card: &Card) -> Markup {
     let query = Query::default().with("node", &card.name);
     let (class, word) = match &card.heard.vitals {
         _ if card.silent() => ("silent", "silent"),
-        Some(vitals) => (health_class(vitals.health), vitals.health.word()),
+        Some(_) => (health_class(card.stands), card.stands.word()),
         None => ("quiet", "not heard yet"),
     };
     html! {
-        tr.(if card.silent() { "silent" } else { "" }) title=[card.heard.silence.as_deref()] {
+        tr.(if card.silent() { "silent" } else { "" }) title=[card.heard.silence.as_deref()] data-row={ "node " (card.name) } {
             td { a href=(query.address("/tree")) { (card.name) } @if card.leads { span.tag.lead { "leads" } } }
             td.muted { (roles(card)) }
             td { span class={ "dot " (class) } {} (word) }

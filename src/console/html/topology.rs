@@ -9,18 +9,21 @@ use crate::{
     console::{
         chart::picture,
         model::topology::{Thread, Topology},
+        query::Query,
     },
 };
 
 /// The page.
 pub fn render(topology: &Topology) -> Markup {
-    let name = |id: NodeId| name(topology, id);
+    let name = |id: NodeId| topology.name(id);
     html! {
         section {
             div.scroll.picture { (picture::draw(topology)) }
             p.legend {
-                span.key.up {} "session" span.key.down {} "session down" span.key.thread {} "circuit, as wide as its flows"
-                span.dot.good {} "ready" span.dot.warn {} "draining" span.dot.bad {} "unreachable" span.dot.silent {} "silent"
+                span { span.key.up {} "session" } span { span.key.down {} "session down" }
+                span { span.key.thread {} "circuit, as wide as its flows" }
+                span { span.dot.good {} "ready" } span { span.dot.warn {} "draining" } span { span.dot.bad {} "unreachable" }
+                span { span.dot.silent {} "silent" }
             }
         }
         div.columns {
@@ -40,17 +43,11 @@ pub fn render(topology: &Topology) -> Markup {
     }
 }
 
-fn name(topology: &Topology, id: NodeId) -> String {
-    let hubs = topology.domains.iter().flat_map(|domain| &domain.hubs).map(|hub| (hub.id, &hub.name));
-    let leaves = topology.leaves.iter().map(|leaf| (leaf.id, &leaf.name));
-    hubs.chain(leaves).find(|(known, _)| *known == id).map_or_else(|| id.to_string(), |(_, name)| name.clone())
-}
-
 fn circuit(thread: &Thread, name: &impl Fn(NodeId) -> String) -> Markup {
     html! {
-        tr {
+        tr data-row={ "circuit " (thread.one) " " (thread.other) " " (thread.circuit) } {
             td { (name(thread.one)) " ⇄ " (name(thread.other)) }
-            td { @match thread.relay { Some(relay) => (name(relay)), None => span.bad { "waits for a relay" } } }
+            td { @match thread.relay { Some(relay) => a href=(Query::default().with("relay", &name(relay)).address("/why")) { (name(relay)) }, None => span.bad { "waits for a relay" } } }
             td.n { (figure(thread.flows)) }
             td.n { (relative::bytes(thread.bytes)) }
             td.n { (figure(thread.moves)) }
@@ -69,7 +66,7 @@ fn matrix(topology: &Topology) -> Markup {
         div.scroll { table.matrix {
             thead { tr { th { "from" } @for hub in &hubs { th.n { (hub.name) } } } }
             tbody { @for node in nodes { tr {
-                td { (name(topology, node)) }
+                td { (topology.name(node)) }
                 @for hub in &hubs {
                     @match topology.spokes.iter().find(|spoke| spoke.node == node && spoke.relay == hub.id) {
                         Some(spoke) if spoke.up => td.n { @match spoke.round_trip_us { Some(us) => (nanoseconds(us * 1_000)), None => "up" } },
@@ -79,5 +76,30 @@ fn matrix(topology: &Topology) -> Markup {
                 }
             } } }
         } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The script of a live page keeps one row of a name.
+    #[test]
+    fn circuits_of_one_pair_are_rows_of_their_own() {
+        let rows = [7, 8].map(|number| {
+            let thread = Thread {
+                one: NodeId(1),
+                other: NodeId(2),
+                circuit: number,
+                relay: Some(NodeId(3)),
+                flows: 4,
+                bytes: 5,
+                moves: 0,
+                choice: String::new(),
+            };
+            let row = circuit(&thread, &|id| id.to_string()).into_string();
+            row.split("data-row=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default().to_owned()
+        });
+        assert_eq!(rows, ["circuit n1 n2 7", "circuit n1 n2 8"]);
     }
 }

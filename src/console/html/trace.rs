@@ -33,8 +33,9 @@ pub fn render(page: &Trace) -> Markup {
             section {
                 div.scroll.picture { (timeline::draw(page)) }
                 p.legend {
-                    span.key.wait {} "waits in a mailbox" span.key.turn {} "is handled" span.key.leads {} "leads to"
-                    span.key.gap {} "nothing happens" @if !page.silent.is_empty() { span.key.unheard {} "silent node" }
+                    span { span.key.wait {} "waits in a mailbox" } span { span.key.turn {} "is handled" }
+                    span { span.key.leads {} "leads to" } span { span.key.gap {} "nothing happens" }
+                    @if !page.silent.is_empty() { span { span.key.unheard {} "silent node" } }
                 }
             }
         }

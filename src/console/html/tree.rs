@@ -8,7 +8,7 @@ use super::{actor_address, carried, figure, rate, status};
 use crate::{
     cli::relative,
     console::{
-        model::tree::{Branch, Look, Tree, opened},
+        model::tree::{Branch, Look, Tree},
         query::Query,
     },
 };
@@ -61,32 +61,12 @@ fn everything(tree: &Tree) -> String {
     with_children.map(|branch| branch.path.as_str()).collect::<Vec<_>>().join(",")
 }
 
-/// The address with this branch opened, or closed.
-fn toggled(branch: &Branch, tree: &Tree, query: &Query) -> String {
-    let mut open = opened(query);
-    if open.is_empty() {
-        // What is open by itself has to be named once something else is.
-        open = tree.branches.iter().filter(|branch| branch.open).map(|branch| branch.path.clone()).collect();
-    }
-    if branch.open {
-        open.remove(&branch.path);
-    } else {
-        open.insert(branch.path.clone());
-    }
-    let mut open: Vec<String> = open.into_iter().collect();
-    if open.is_empty() {
-        // None at all would mean those that are open by themselves.
-        open.push("-".to_owned());
-    }
-    query.with("open", &open.join(",")).with("q", "").address("/tree")
-}
-
 fn row(branch: &Branch, tree: &Tree, query: &Query, now: WallTime) -> Markup {
     html! {
         tr data-row=(branch.path) class=(if branch.found { "found" } else { "" }) {
             td.branch data-level=(branch.level.min(8)) {
                 @if branch.children > 0 {
-                    a.toggle href=(toggled(branch, tree, query)) aria-expanded=(branch.open)
+                    a.toggle href=(tree.toggled(branch, query).address("/tree")) aria-expanded=(branch.open)
                         aria-label=(if branch.open { "Close" } else { "Open" }) { (if branch.open { "▾" } else { "▸" }) }
                 } @else { span.toggle {} }
                 a href=(actor_address(&branch.path, query)) { (branch.name) }

@@ -42,7 +42,7 @@ fn without(rows: &[Without], query: &Query) -> Markup {
     html! {
         @if !rows.is_empty() { section {
             h2 { "What if a relay died now" small { "by the function that would decide, on a copy" } }
-            table {
+            div.scroll { table {
                 thead { tr { th { "relay" } th.n { "circuits move" } th.n { "flows on them" } th.n { "circuits wait" } th.n { "relays to lose then" } } }
                 tbody { @for row in rows {
                     tr.(if row.relay == query.get("relay") { "here" } else { "" }) data-row=(row.relay) {
@@ -53,7 +53,7 @@ fn without(rows: &[Without], query: &Query) -> Markup {
                         td.n.(if row.can_lose == 0 { "warn" } else { "" }) { (row.can_lose) }
                     }
                 } }
-            }
+            } }
         } }
     }
 }
@@ -65,7 +65,7 @@ fn circuit(placement: &Placement) -> Markup {
                 (placement.node) " → " (placement.peer)
                 small {
                     @match &placement.relay { Some(relay) => { "over " b { (relay) } }, None => span.bad { "waits for a relay" } }
-                    @if placement.flows > 0 { ", " (placement.flows) " flows" }
+                    @match placement.flows { 0 => ", no flow", 1 => ", 1 flow", flows => { ", " (flows) " flows" } }
                     @if !placement.links.is_empty() { " of " (placement.links.join(", ")) }
                 }
             }
@@ -74,6 +74,8 @@ fn circuit(placement: &Placement) -> Markup {
                 tbody { @for choice in &placement.choices { (row(choice)) } }
             }
             p.note {
+                @if !placement.opens.is_empty() { "New flows: " (placement.opens_words()) ". " }
+                @if !placement.packets.is_empty() { "Its packets have " (placement.packets) ". " }
                 @if placement.moves > 0 { (placement.moves) @if placement.moves == 1 { " move" } @else { " moves" } @if let Some(reason) = &placement.move_reason { ", last: " (reason) } ". " }
                 @if placement.chooses { "This end looks for nearer relays, when one is 30 % and 5 ms nearer." } @else { (placement.peer) " looks for nearer relays; this end leaves only silent ones." }
             }
@@ -93,7 +95,7 @@ fn row(choice: &Choice) -> Markup {
             td { (choice.relay) @if choice.carries { span.tag.lead { "carries" } } }
             td { @if choice.candidate { span.dot.good {} "yes" } @else { span.dot.bad {} "no: its last probe did not come back" } }
             td.n { @if let Some(us) = choice.round_trip_us { (nanoseconds(us * 1_000)) } }
-            td.muted { (against.join(", ")) }
+            td.wrap.muted { (against.join(", ")) }
             td.n { @if let Some(place) = choice.place { (place) "." } }
             td { @match &choice.if_it_dies {
                 Outcome::Stays => span.muted { "stays" },

@@ -50,8 +50,8 @@ pub struct Facts {
     pub known: Option<(u64, u64)>,
     /// The event that is asked for, with the state after it and the one before it.
     pub past: Option<(u64, Result<Value, String>, Option<Value>)>,
-    /// The states after the last event and the one before it, for the present difference.
-    pub last: Option<(Value, Option<Value>)>,
+    /// The state one event before the published one, for the difference.
+    pub before: Option<Value>,
 }
 
 /// The page.
@@ -98,9 +98,7 @@ pub fn actor(node: &str, now: WallTime, view: ActorView, facts: Facts) -> Actor 
         (None, Some(published)) => {
             let dead = view.error.is_some();
             let shown = if dead { Shown::PostMortem } else { Shown::Published };
-            // What was published lately is the state after the last event; an older one is shown without a difference.
-            let before = facts.last.filter(|(last, _)| *last == published.state).and_then(|(_, before)| before);
-            (shown, published.state, before, None)
+            (shown, published.state, facts.before, None)
         }
         (None, None) => (Shown::Nothing, Value::Null, None, None),
     };

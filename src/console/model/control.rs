@@ -165,8 +165,6 @@ pub fn group(overview: &Overview, terms: Vec<Term>) -> Group {
 fn policy(card: &Card, newest: Option<u64>, now: WallTime) -> Option<Policy> {
     let vitals = card.heard.vitals.as_ref()?;
     let watch = &vitals.watch;
-    // What it said was true so long ago; both clocks may have gone on since.
-    let then = now.0.cast_signed() - card.heard.age_ms.unwrap_or(0).cast_signed();
     Some(Policy {
         node: card.name.clone(),
         version: watch.snapshot,
@@ -176,7 +174,7 @@ fn policy(card: &Card, newest: Option<u64>, now: WallTime) -> Option<Policy> {
         certificate_expires: watch.certificate_expires,
         certificate_renews: watch.certificate_renews,
         certificate_failure: watch.certificate_failure.clone(),
-        clock_ms: vitals.now.0.cast_signed() - then,
+        clock_ms: card.heard.clock_ahead_ms(now).unwrap_or_default(),
         silent: card.silent(),
     })
 }

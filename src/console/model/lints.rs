@@ -33,7 +33,8 @@ struct Finder<'a> {
 impl Finder<'_> {
     fn add(&mut self, health: Health, code: &str, about: String, what: String, next: &str) {
         let since = (self.since)(&format!("{code} {about}"));
-        self.found.push(Problem { health, code: code.to_owned(), about, since, what, next: next.to_owned() });
+        let (code, next) = (code.to_owned(), next.to_owned());
+        self.found.push(Problem { health, code, about, since, what, next, own: false });
     }
 }
 
@@ -49,8 +50,7 @@ pub fn lints(cards: &[Card], relays: &Relays, now: WallTime, since: &dyn Fn(&str
 }
 
 fn clock(finder: &mut Finder<'_>, card: &Card, now: WallTime) {
-    let (Some(vitals), Some(age)) = (&card.heard.vitals, card.heard.age_ms) else { return };
-    let difference = vitals.now.0.cast_signed() + age.cast_signed() - now.0.cast_signed();
+    let difference = card.heard.clock_ahead_ms(now).unwrap_or_default();
     if difference.unsigned_abs() <= SKEW_MAX_MS {
         return;
     }
@@ -111,12 +111,9 @@ fn one_domain(finder: &mut Finder<'_>, cards: &[Card], relays: &Relays) {
 }
 
 #[cfg(test)]
-mod tests {
-    use postroad_actors::status::{
-        local::{Flows, Watch},
-        relays::{Relay, Standing},
-    };
-    use postroad_cluster::{domain::FailureDomain, id::Role};
+pub(in crate::console) mod tests {
+    use postroad_actors::status::{flows::Flows, local::Watch, relays::Relay};
+    use postroad_cluster::{domain::FailureDomain, id::Role, snapshot::RelayView};
 
     use super::*;
     use crate::console::model::{
@@ -127,7 +124,7 @@ mod tests {
     const HOUR: u64 = 3_600_000;
     const NOW: WallTime = WallTime(1_000 * HOUR);
 
-    fn card(name: &str, age_ms: u64) -> Card {
+    pub(crate) fn card(name: &str, age_ms: u64) -> Card {
         let watch = Watch {
             certificate_expires: NOW.after(Span::from_hours(200)),
             certificate_renews: NOW.after(Span::from_hours(100)),
@@ -141,6 +138,7 @@ mod tests {
             name: name.to_owned(),
             roles: vec![Role::Node],
             now: WallTime(NOW.0 - age_ms),
+            clock: Some(WallTime(NOW.0 - age_ms)),
             release: String::new(),
             health: Health::Well,
             problems: 0,
@@ -157,9 +155,17 @@ mod tests {
             relay: None,
             watch,
             member: None,
+            alarms: Vec::new(),
         };
-        let heard = Heard { vitals: Some(vitals), age_ms: Some(age_ms), silence: None };
-        Card { id: NodeId(1), name: name.to_owned(), roles: vec![Role::Node], leads: false, heard }
+        let heard = Heard { vitals: Some(vitals), age_ms: Some(age_ms), ..Heard::default() };
+        Card {
+            id: NodeId(1),
+            name: name.to_owned(),
+            roles: vec![Role::Node],
+            leads: false,
+            heard,
+            stands: Health::Well,
+        }
     }
 
     fn said(cards: &[Card], relays: &Relays) -> Vec<(String, String)> {
@@ -190,11 +196,17 @@ mod tests {
 
     #[test]
     fn clocks_that_differ_are_told_with_their_direction() {
-        let (code, what) = one(changed(|vitals| vitals.now.0 += 5_000));
+        let shows = |difference_ms: i64| {
+            changed(|vitals| vitals.clock = vitals.clock.map(|at| WallTime(at.0.saturating_add_signed(difference_ms))))
+        };
+        let (code, what) = one(shows(5_000));
         assert_eq!((code.as_str(), what.as_str()), ("CLOCK_SKEW", "the clock of web is 5 s ahead of this node's"));
-        let (_, what) = one(changed(|vitals| vitals.now.0 -= 120_000));
+        let (_, what) = one(shows(-120_000));
         assert_eq!(what, "the clock of web is 2 min behind this node's");
-        assert_eq!(changed(|vitals| vitals.now.0 += 900), [], "what the way takes is no skew");
+        assert_eq!(shows(900), [], "what the way takes is no skew");
+        assert_eq!(changed(|vitals| vitals.now.0 -= 5_000), [], "nor is the age of what it tells");
+        let (_, what) = one(changed(|vitals| (vitals.now.0, vitals.clock) = (vitals.now.0 + 5_000, None)));
+        assert_eq!(what, "the clock of web is 5 s ahead of this node's", "by what an older release tells");
     }
 
     #[test]
@@ -227,32 +239,18 @@ mod tests {
 
     #[test]
     fn one_failure_domain_that_carries_everything_is_told() {
-        let relay = |id: u64, name: &str, host: &str| Relay {
-            id: NodeId(id),
-            name: name.to_owned(),
-            address: String::new(),
-            state: Standing::Ready,
-            reason: String::new(),
-            local: false,
-            domain: FailureDomain {
-                host: host.parse().ok(),
-                power: host.parse().ok(),
-                network: host.parse().ok(),
-                zone: host.parse().ok(),
-            },
-            reached_by: BTreeMap::new(),
-            missed_by: BTreeMap::new(),
-            connected: None,
-            circuits: None,
-            flows: None,
-            revocations: None,
-            drain: None,
+        let relay = |id: u64, name: &str, host: &str| {
+            let part = || host.parse().ok();
+            let domain = FailureDomain { host: part(), power: part(), network: part(), zone: part() };
+            let (name, address) = (name.parse().unwrap(), String::new());
+            Relay::agreed(NodeId(id), &RelayView { name, address, domain, local: false, ready: true, draining: false })
         };
         let list = vec![relay(7, "fra-1", "fra"), relay(8, "fra-2", "fra"), relay(9, "par", "par")];
         let relays = Relays { independent: 2, list, ..Relays::default() };
         let over = |carriers: &[u64]| {
             let carried = |relay: &u64| Carried {
                 peer: NodeId(2),
+                circuit: *relay,
                 relay: Some(NodeId(*relay)),
                 choice: String::new(),
                 moves: 0,

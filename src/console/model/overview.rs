@@ -1,13 +1,18 @@
 //! The first page: is the fleet well, what may it still lose, what is wrong, and who is in it.
 
-use postroad_actors::status::{CanLose, Health, Problem, Status, control::ControlView, local::Flows, relays::Relays};
+use postroad_actors::status::{
+    CanLose, Health, Problem, Status,
+    control::ControlView,
+    flows::{Flows, Stall},
+    relays::Relays,
+};
 use postroad_cluster::{
     id::{NodeId, Role},
     time::WallTime,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{lints::lints, vitals::Vitals};
+use super::{alarms, lints::lints, vitals::Vitals};
 
 /// What a node said last, and when.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -18,6 +23,19 @@ pub struct Heard {
     pub age_ms: Option<u64>,
     /// Why the last question got no answer, if it got none.
     pub silence: Option<String>,
+    /// Bytes a second that its relay forwarded between the last two answers.
+    #[serde(default)]
+    pub forwards: Option<u64>,
+}
+
+impl Heard {
+    /// How far its clock is ahead of this node's, which shows `now`, in milliseconds, as far as the way lets one see.
+    pub fn clock_ahead_ms(&self, now: WallTime) -> Option<i64> {
+        let vitals = self.vitals.as_ref()?;
+        // Both clocks have gone on since it spoke.
+        let then = now.0.cast_signed() - self.age_ms?.cast_signed();
+        Some(vitals.clock.unwrap_or(vitals.now).0.cast_signed() - then)
+    }
 }
 
 /// A member of the fleet.
@@ -33,6 +51,10 @@ pub struct Card {
     pub leads: bool,
     /// What it said last.
     pub heard: Heard,
+    /// How it stands by what is wrong with itself. What follows from a trouble of the fleet, such as a dead relay, is told
+    /// once and not of every node.
+    #[serde(default)]
+    pub stands: Health,
 }
 
 impl Card {
@@ -71,6 +93,19 @@ pub struct Overview {
     pub cards: Vec<Card>,
 }
 
+impl Overview {
+    /// Why tunnels were refused at this node, as end, reason and count.
+    pub fn refusals(&self) -> impl Iterator<Item = (&str, &str, u64)> {
+        let ends = self.flows.refused_by_reason.iter();
+        ends.flat_map(|(end, reasons)| reasons.iter().map(move |(code, count)| (end.as_str(), code.as_str(), *count)))
+    }
+}
+
+/// A bound of stalls in words: what half or nearly all of them stayed within.
+pub fn within(stall: &Stall, percent: u64) -> String {
+    stall.share_ms(percent).map_or_else(|| "over 60 s".to_owned(), |ms| format!("{ms} ms"))
+}
+
 /// Small numbers as words.
 fn words(count: u64) -> String {
     const WORDS: [&str; 10] = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
@@ -102,9 +137,11 @@ pub fn sentence(health: Health, can_lose: CanLose, problems: &[Problem]) -> Stri
 /// A member's number, name and roles.
 pub type Member = (NodeId, String, Vec<Role>);
 
-/// The page of the node with this status, which heard `heard` of others and has seen things `since` then.
+/// The page of the node with this status, whose clock shows `now`, which heard `heard` of others and has seen things
+/// `since` then.
 pub fn overview(
     status: Status,
+    now: WallTime,
     members: Vec<Member>,
     heard: impl Fn(NodeId) -> Heard,
     since: impl Fn(&str) -> WallTime,
@@ -112,19 +149,27 @@ pub fn overview(
     let leader = status.control.as_ref().and_then(|control| control.leader);
     let mut cards: Vec<Card> = members
         .into_iter()
-        .map(|(id, name, roles)| Card { id, name, roles, leads: Some(id) == leader, heard: heard(id) })
+        .map(|(id, name, roles)| {
+            let (heard, leads) = (heard(id), Some(id) == leader);
+            let stands = alarms::stands(heard.vitals.as_ref(), &status.problems);
+            Card { id, name, roles, leads, heard, stands }
+        })
         .collect();
     cards.sort_by_key(|card| (rank(&card.roles), card.id));
-    let mut problems = status.problems;
+    let mut problems = alarms::alarms(status.problems, &cards, status.node.id);
+    let own = format!("node {}", status.node.name);
     let known: Vec<(String, String)> = problems.iter().map(|it| (it.code.clone(), it.about.clone())).collect();
-    let seen = lints(&cards, &status.relays, status.now, &since).into_iter();
-    problems.extend(seen.filter(|lint| !known.contains(&(lint.code.clone(), lint.about.clone()))));
+    let is_known = |lint: &Problem| {
+        known.iter().any(|(code, about)| *code == lint.code && (*about == lint.about || lint.about == own))
+    };
+    let seen = lints(&cards, &status.relays, now, &since).into_iter();
+    problems.extend(seen.filter(|lint| !is_known(lint)));
     problems.sort_by(|one, other| other.health.cmp(&one.health).then(one.since.cmp(&other.since)));
     let health = problems.iter().map(|problem| problem.health).max().unwrap_or_default();
     Overview {
         cluster: status.cluster.to_string(),
         node: status.node.name.to_string(),
-        now: status.now,
+        now,
         health,
         sentence: sentence(health, status.can_lose, &problems),
         can_lose: status.can_lose,
@@ -132,7 +177,7 @@ pub fn overview(
         control: status.control,
         relays: status.relays,
         links: status.link_count,
-        flows: status.flows,
+        flows: status.flows.clone(),
         cards,
     }
 }
@@ -161,6 +206,7 @@ mod tests {
             since: WallTime(0),
             what: "relay par is not reached".into(),
             next: String::new(),
+            own: false,
         };
         assert_eq!(
             sentence(Health::AtRisk, lose(Some(0), 0), std::slice::from_ref(&problem)),

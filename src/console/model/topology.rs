@@ -31,6 +31,9 @@ pub struct Hub {
     pub bytes: u64,
     /// Flows over it, by the nodes' words.
     pub flows: u64,
+    /// Bytes that it forwards a second.
+    #[serde(default)]
+    pub forwards: Option<u64>,
 }
 
 /// Relays that stand or fall together, as far as their operators say.
@@ -75,6 +78,9 @@ pub struct Thread {
     pub one: NodeId,
     /// The other end.
     pub other: NodeId,
+    /// The circuit's number.
+    #[serde(default)]
+    pub circuit: u64,
     /// The relay that carries it; none if it is stranded.
     pub relay: Option<NodeId>,
     /// Flows on it.
@@ -104,6 +110,15 @@ pub struct Topology {
     pub threads: Vec<Thread>,
 }
 
+impl Topology {
+    /// The name of a node that is in it, or its number.
+    pub fn name(&self, id: NodeId) -> String {
+        let hubs = self.domains.iter().flat_map(|domain| &domain.hubs).map(|hub| (hub.id, &hub.name));
+        let leaves = self.leaves.iter().map(|leaf| (leaf.id, &leaf.name));
+        hubs.chain(leaves).find(|(known, _)| *known == id).map_or_else(|| id.to_string(), |(_, name)| name.clone())
+    }
+}
+
 /// The picture of a fleet.
 pub fn topology(overview: &Overview) -> Topology {
     let vitals = || overview.cards.iter().filter_map(|card| card.heard.vitals.as_ref());
@@ -112,7 +127,8 @@ pub fn topology(overview: &Overview) -> Topology {
         for circuit in &from.circuits {
             let (one, other) = (from.id.min(circuit.peer), from.id.max(circuit.peer));
             let flows = circuit.flows;
-            match threads.iter_mut().find(|thread| (thread.one, thread.other) == (one, other)) {
+            let name = (one, other, circuit.circuit);
+            match threads.iter_mut().find(|thread| (thread.one, thread.other, thread.circuit) == name) {
                 // Both ends tell of it; the one that opens flows knows how many.
                 Some(thread) => {
                     thread.flows = thread.flows.max(flows);
@@ -121,6 +137,7 @@ pub fn topology(overview: &Overview) -> Topology {
                 None => threads.push(Thread {
                     one,
                     other,
+                    circuit: circuit.circuit,
                     relay: circuit.relay.filter(|_| !circuit.stranded),
                     flows,
                     bytes: circuit.bytes,
@@ -146,6 +163,7 @@ pub fn topology(overview: &Overview) -> Topology {
             sessions: service.map_or(0, |service| service.sessions),
             bytes: service.map_or(0, |service| service.bytes),
             flows: threads.iter().filter(|thread| thread.relay == Some(relay.id)).map(|thread| thread.flows).sum(),
+            forwards: card.and_then(|card| card.heard.forwards),
         };
         let domain = &relay.domain;
         let parts = [&domain.host, &domain.power, &domain.network];
@@ -164,7 +182,9 @@ pub fn topology(overview: &Overview) -> Topology {
         flows: card.heard.vitals.as_ref().map_or(0, |vitals| vitals.flows.open),
     });
     let leaves = leaves.collect();
-    let spokes = vitals().flat_map(|from| {
+    // What a silent node said of its sessions is over.
+    let heard = overview.cards.iter().filter(|card| !card.silent()).filter_map(|card| card.heard.vitals.as_ref());
+    let spokes = heard.flat_map(|from| {
         from.ways.iter().map(|way| Spoke {
             node: from.id,
             relay: way.relay,

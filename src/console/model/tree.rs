@@ -92,6 +92,28 @@ pub struct Tree {
     pub left_out: usize,
 }
 
+impl Tree {
+    /// The query with this branch opened, or closed.
+    pub fn toggled(&self, branch: &Branch, query: &Query) -> Query {
+        let mut open = opened(query);
+        if open.is_empty() {
+            // What is open by itself has to be named once something else is.
+            open = self.branches.iter().filter(|branch| branch.open).map(|branch| branch.path.clone()).collect();
+        }
+        if branch.open {
+            open.remove(&branch.path);
+        } else {
+            open.insert(branch.path.clone());
+        }
+        let mut open: Vec<String> = open.into_iter().collect();
+        if open.is_empty() {
+            // None at all would mean those that are open by themselves.
+            open.push("-".to_owned());
+        }
+        query.with("open", &open.join(",")).with("q", "")
+    }
+}
+
 /// What is below a branch.
 #[derive(Clone, Debug, Default)]
 struct Sum {
@@ -235,6 +257,14 @@ mod tests {
         assert_eq!(tree.branches[2].worst, None);
         let (paths, _) = shown("open=node,node/links");
         assert_eq!(paths.len(), 83);
+        // A branch is opened beside those that are open by themselves, and closed again.
+        let query = tree.toggled(links, &Query::default());
+        let (paths, tree) = shown(&format!("open={}", query.get("open")));
+        assert_eq!(paths.len(), 83);
+        let query = tree.toggled(&tree.branches[1], &query);
+        assert_eq!(shown(&format!("open={}", query.get("open"))).0, ["node", "node/links", "node/sessions"]);
+        let none = tree.toggled(&tree.branches[0], &Query::parse("open=node"));
+        assert_eq!(shown(&format!("open={}", none.get("open"))).0, ["node"]);
     }
 
     #[test]

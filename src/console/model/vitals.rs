@@ -3,8 +3,9 @@
 use postroad_actors::{
     inspect::{self, ActorRow},
     status::{
-        Health, Status,
-        local::{Channel, Circuit, Flows, RelayService, Session, Watch},
+        Health, Problem, Status,
+        flows::Flows,
+        local::{Channel, Circuit, RelayService, Session, Watch},
     },
 };
 use postroad_cluster::{
@@ -23,6 +24,9 @@ pub const DEEP: usize = 64;
 
 /// Sessions and circuits that a node tells of itself; the rest is on its own pages.
 const SHOWN_MAX: usize = 256;
+
+/// Alarms that a node tells of itself; more of them have one cause.
+const ALARMS_MAX: usize = 16;
 
 /// An actor that stands out, with the figure in which it does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -53,6 +57,9 @@ pub struct Way {
 pub struct Carried {
     /// The node at the other end.
     pub peer: NodeId,
+    /// The circuit's number: a pair may have several.
+    #[serde(default)]
+    pub circuit: u64,
     /// The relay that carries it.
     pub relay: Option<NodeId>,
     /// Why that one.
@@ -65,7 +72,7 @@ pub struct Carried {
     pub stranded: bool,
     /// Bytes sent and received.
     pub bytes: u64,
-    /// Open flows of the links over it.
+    /// Open flows on it.
     pub flows: u64,
     /// Its channels.
     pub channels: Vec<Channel>,
@@ -80,8 +87,11 @@ pub struct Vitals {
     pub name: String,
     /// Its roles.
     pub roles: Vec<Role>,
-    /// When these were true, by its wall clock.
+    /// When these were true, by its wall clock: up to a second before it said them.
     pub now: WallTime,
+    /// Its wall clock when it said them; older releases do not tell.
+    #[serde(default)]
+    pub clock: Option<WallTime>,
     /// The release that it runs.
     pub release: String,
     /// How it stands by itself.
@@ -114,6 +124,9 @@ pub struct Vitals {
     pub watch: Watch,
     /// Its part in the control group, on control nodes.
     pub member: Option<OwnMember>,
+    /// What is wrong with it that others do not see, worst first.
+    #[serde(default)]
+    pub alarms: Vec<Problem>,
 }
 
 fn outstanding(row: &ActorRow) -> Outstanding {
@@ -129,24 +142,29 @@ fn way(session: &Session) -> Way {
     }
 }
 
-fn carried(circuit: &Circuit, status: &Status) -> Carried {
-    let relay = circuit.relay_name.as_deref().unwrap_or_default();
-    let at_peer = status.links.iter().filter(|link| link.target == circuit.peer || link.target == status.node.id);
+fn carried(circuit: &Circuit) -> Carried {
     Carried {
         peer: circuit.peer,
+        circuit: circuit.circuit,
         relay: circuit.relay,
         choice: circuit.choice.clone(),
         moves: circuit.moves,
         move_reason: circuit.move_reason.clone(),
         stranded: circuit.stranded,
         bytes: circuit.sent_bytes + circuit.received_bytes,
-        flows: at_peer.filter_map(|link| link.flows_by_relay.get(relay)).sum(),
+        flows: circuit.flows,
         channels: circuit.channels.clone(),
     }
 }
 
-/// The vitals of the node whose status, actors and turns these are.
-pub fn vitals(status: &Status, rows: &[ActorRow], turns: Vec<u32>, member: Option<OwnMember>) -> Vitals {
+/// The vitals of the node whose status, actors and turns these are, and whose clock shows `clock`.
+pub fn vitals(
+    status: &Status,
+    clock: WallTime,
+    rows: &[ActorRow],
+    turns: Vec<u32>,
+    member: Option<OwnMember>,
+) -> Vitals {
     let is_down = |row: &&ActorRow| matches!(row.status, inspect::Status::Restarting | inspect::Status::Failed);
     let deepest = rows.iter().filter(|row| row.depth > 0).max_by_key(|row| row.depth);
     let busiest = rows.iter().filter(|row| row.busy_share > 0.0);
@@ -155,6 +173,7 @@ pub fn vitals(status: &Status, rows: &[ActorRow], turns: Vec<u32>, member: Optio
         name: status.node.name.to_string(),
         roles: status.node.roles.clone(),
         now: status.now,
+        clock: Some(clock),
         release: env!("CARGO_PKG_VERSION").to_owned(),
         health: status.health,
         problems: status.problems.len(),
@@ -165,11 +184,12 @@ pub fn vitals(status: &Status, rows: &[ActorRow], turns: Vec<u32>, member: Optio
         deepest: deepest.map(outstanding),
         busiest: busiest.max_by(|one, other| one.busy_share.total_cmp(&other.busy_share)).map(outstanding),
         turns,
-        flows: status.flows,
+        flows: status.flows.clone(),
         ways: status.sessions.iter().take(SHOWN_MAX).map(way).collect(),
-        circuits: status.circuits.iter().take(SHOWN_MAX).map(|circuit| carried(circuit, status)).collect(),
+        circuits: status.circuits.iter().take(SHOWN_MAX).map(carried).collect(),
         relay: status.relay_service.clone(),
         watch: status.watch.clone(),
         member,
+        alarms: status.problems.iter().filter(|problem| problem.own).take(ALARMS_MAX).cloned().collect(),
     }
 }

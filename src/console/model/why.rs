@@ -62,12 +62,21 @@ pub struct Placement {
     pub flows: u64,
     /// The relay that carries it.
     pub relay: Option<String>,
+    /// Whether new flows open on it, or why they do so on others first.
+    #[serde(default)]
+    pub opens: String,
+    /// How many relays take new connections of the two nodes, if the node says so.
+    #[serde(default)]
+    pub spread: Option<usize>,
     /// Whether this end chooses nearer relays; the other one does otherwise.
     pub chooses: bool,
     /// Moves so far.
     pub moves: u64,
     /// Why it moved last.
     pub move_reason: Option<String>,
+    /// The size of its packets and why, in words.
+    #[serde(default)]
+    pub packets: String,
     /// Every relay, best first.
     pub choices: Vec<Choice>,
 }
@@ -106,6 +115,15 @@ pub struct Why {
     pub relays: Vec<String>,
     /// Nodes that did not answer.
     pub silent: Vec<String>,
+}
+
+impl Placement {
+    /// Whether new flows open on the circuit, and over how many relays they are spread.
+    pub fn opens_words(&self) -> String {
+        let spread =
+            self.spread.map(|spread| format!("; spread over {spread} relay{}", if spread == 1 { "" } else { "s" }));
+        format!("{}{}", self.opens, spread.unwrap_or_default())
+    }
 }
 
 fn outcome(circuit: &Circuit, now: Moment, relay: NodeId, name: &impl Fn(NodeId) -> String) -> Outcome {

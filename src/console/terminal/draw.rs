@@ -71,7 +71,8 @@ fn bottom(screen: &Screen) -> Paragraph<'static> {
             " [ ] through time  Enter to the message  t follow it  Esc back  n p node  Space hold  ? keys  q leave"
         }
         Page::Actors => " Enter open  s sort  / search  n p node  Esc back  Space hold  ? keys  q leave",
-        _ => " Enter open  1-5 pages  / search  n p node  Esc back  Space hold  ? keys  q leave",
+        Page::Tree => " → ← open, close  Enter to the actor  / search  n p node  Esc back  Space hold  ? keys  q leave",
+        _ => " Enter open  1-6 pages  / search  n p node  Esc back  Space hold  ? keys  q leave",
     };
     Paragraph::new(keys).style(style(Tone::Dim))
 }
@@ -164,10 +165,11 @@ fn body(screen: &mut Screen, frame: &mut Frame<'_>, area: Rect) {
 }
 
 fn help(frame: &mut Frame<'_>) {
-    const KEYS: [(&str, &str); 13] = [
-        ("1-5, Tab", "pages"),
+    const KEYS: [(&str, &str); 14] = [
+        ("1-6, Tab", "pages"),
         ("j k, arrows", "rows"),
         ("Enter", "open the row"),
+        ("→ ←, l h", "open, close a branch of the tree"),
         ("Esc", "the page before"),
         ("n p", "next node, node before"),
         ("/", "search actors"),

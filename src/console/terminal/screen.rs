@@ -13,19 +13,20 @@ use crate::{
     cli::output::Output,
     console::{
         grid::{self, Grid, Target},
-        model::overview::Overview,
+        model::{overview::Overview, tree::Tree},
         query::Query,
     },
     errors::Failure,
 };
 
 /// Pages in the order of the bar.
-pub(super) const PAGES: [(Page, &str); 5] = [
+pub(super) const PAGES: [(Page, &str); 6] = [
     (Page::Overview, "Overview"),
     (Page::Actors, "Actors"),
     (Page::Tree, "Tree"),
     (Page::Control, "Control"),
     (Page::Why, "Why"),
+    (Page::Topology, "Topology"),
 ];
 
 /// What a list of actors can be sorted by, in the order of the key.
@@ -39,6 +40,7 @@ pub(super) enum Page {
     Tree,
     Control,
     Why,
+    Topology,
     Actor(String),
     Trace(TraceId),
 }
@@ -70,6 +72,8 @@ pub(super) struct Screen {
     known: Option<(u64, u64)>,
     /// The traces of its messages, by event.
     traces: BTreeMap<u64, TraceId>,
+    /// The tree that is shown, to open and close its branches.
+    tree: Option<Tree>,
 }
 
 impl Screen {
@@ -90,6 +94,7 @@ impl Screen {
             help: false,
             known: None,
             traces: BTreeMap::new(),
+            tree: None,
         }
     }
 
@@ -101,11 +106,12 @@ impl Screen {
             Page::Tree => "tree".to_owned(),
             Page::Control => "control".to_owned(),
             Page::Why => "why".to_owned(),
+            Page::Topology => "topology".to_owned(),
             Page::Actor(path) => format!("actor/{path}"),
             Page::Trace(trace) => format!("trace/{trace}"),
         };
         let query = match self.page {
-            Page::Overview | Page::Control | Page::Trace(_) => Query::default(),
+            Page::Overview | Page::Control | Page::Topology | Page::Trace(_) => Query::default(),
             Page::Why => self.query.only(&["relay", "link"]),
             _ => self.query.clone(),
         };
@@ -136,9 +142,15 @@ impl Screen {
                 grid::overview(&page)
             }
             Page::Actors => vec![grid::actors(&read(output)?)],
-            Page::Tree => vec![grid::tree(&read(output)?)],
+            Page::Tree => {
+                let page: Tree = read(output)?;
+                let grids = vec![grid::tree(&page)];
+                self.tree = Some(page);
+                grids
+            }
             Page::Control => grid::control(&read(output)?),
             Page::Why => grid::why(&read(output)?),
+            Page::Topology => grid::topology(&read(output)?),
             Page::Trace(_) => vec![grid::trace(&read(output)?)],
             Page::Actor(_) => {
                 let page: crate::console::model::actor::Actor = read(output)?;
@@ -204,7 +216,7 @@ impl Screen {
             KeyCode::PageUp => self.at = self.at.saturating_sub(20),
             KeyCode::Home => self.at = 0,
             KeyCode::End | KeyCode::Char('G') => self.at = last,
-            KeyCode::Char(digit @ '1'..='5') => {
+            KeyCode::Char(digit @ '1'..='6') => {
                 let page = PAGES[digit as usize - '1' as usize].0.clone();
                 let query = self.node();
                 self.open(page, query);
@@ -219,6 +231,8 @@ impl Screen {
             KeyCode::Char(' ') => self.held = !self.held,
             KeyCode::Char('[') => self.travel(-1),
             KeyCode::Char(']') => self.travel(1),
+            KeyCode::Char('l') | KeyCode::Right if self.fold(true) => {}
+            KeyCode::Char('h') | KeyCode::Left if self.fold(false) => {}
             KeyCode::Enter | KeyCode::Char('l') | KeyCode::Right => self.enter(),
             KeyCode::Esc | KeyCode::Backspace | KeyCode::Char('h') | KeyCode::Left => {
                 if let Some((page, query)) = self.back.pop() {
@@ -280,6 +294,18 @@ impl Screen {
         let at = at.saturating_add_signed(by).clamp(first, last);
         self.query = self.query.with("at", &if at == last && by > 0 { String::new() } else { at.to_string() });
         self.held = false;
+    }
+
+    /// Opens the marked branch of the tree, or closes it; false if it is so already or there is none.
+    fn fold(&mut self, open: bool) -> bool {
+        let (Page::Tree, Some(Target::Actor(path)), Some(tree)) = (&self.page, self.target(), &self.tree) else {
+            return false;
+        };
+        let branch = tree.branches.iter().find(|branch| branch.path == path);
+        let Some(branch) = branch.filter(|branch| branch.children > 0 && branch.open != open) else { return false };
+        self.query = tree.toggled(branch, &self.query);
+        self.held = false;
+        true
     }
 
     /// Follows the marked message through actors and nodes.
@@ -374,6 +400,47 @@ mod tests {
         keys(&mut screen, "5");
         assert_eq!(screen.address(), "/api/console/why");
         assert!(!screen.key(KeyCode::Char('q'), KeyModifiers::NONE));
+    }
+
+    #[test]
+    fn branches_of_the_tree_open_and_close() {
+        let row = |path: &str, children| postroad_actors::inspect::ActorRow {
+            path: path.into(),
+            kind: "link".into(),
+            status: postroad_actors::inspect::Status::Alive,
+            supervisor: None,
+            children,
+            depth: 0,
+            wait_p99_us: 0,
+            rate: 0.0,
+            busy_share: 0.0,
+            busy_for_ms: None,
+            restarts: 0,
+            refused: 0,
+            handled: 0,
+        };
+        let mut rows = vec![row("node", 1), row("node/links", 70)];
+        rows.extend((0..70).map(|at| row(&format!("node/links/link-{at}"), 0)));
+        let mut screen = Screen::new(Some("web".to_owned()));
+        keys(&mut screen, "3");
+        let shown = |screen: &mut Screen| {
+            let page = crate::console::model::tree::tree("web", &rows, &screen.query, |_| Vec::new());
+            let address = screen.address();
+            let data = serde_json::to_value(page).unwrap();
+            screen.take(Answer { address, result: Ok(Output { data, ..Output::default() }) });
+            screen.rows()
+        };
+        assert_eq!(shown(&mut screen), 2);
+        keys(&mut screen, "jl");
+        assert_eq!(screen.address(), "/api/console/tree?node=web&open=node,node/links");
+        assert_eq!(shown(&mut screen), 72);
+        assert_eq!(screen.at, 1, "the mark stays");
+        keys(&mut screen, "h");
+        assert_eq!(shown(&mut screen), 2);
+        keys(&mut screen, "kh");
+        assert_eq!(shown(&mut screen), 1);
+        keys(&mut screen, "h");
+        assert_eq!(screen.page, Page::Overview, "what is closed leads back");
     }
 
     #[test]

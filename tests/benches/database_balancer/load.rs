@@ -5,6 +5,7 @@ use std::{
     net::{Shutdown, SocketAddr, TcpStream},
     path::Path,
     process::Command,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -15,9 +16,18 @@ fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Connections, each with one byte there and back and a clean end on both sides.
-pub(crate) fn connections(to: SocketAddr, count: u32) -> io::Result<Duration> {
-    let began = Instant::now();
+/// So many connections of each of so many clients at once, each with one byte there and back and a clean end on both
+/// sides.
+pub(crate) fn connections(to: SocketAddr, clients: u32, count: u32) -> io::Result<()> {
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..clients).map(|_| scope.spawn(move || client(to, count))).collect();
+        clients
+            .into_iter()
+            .try_for_each(|client| client.join().unwrap_or_else(|_| Err(io::Error::other("a client died"))))
+    })
+}
+
+fn client(to: SocketAddr, count: u32) -> io::Result<()> {
     for _ in 0..count {
         let mut stream = connect(to)?;
         stream.write_all(b"e")?;
@@ -28,7 +38,7 @@ pub(crate) fn connections(to: SocketAddr, count: u32) -> io::Result<Duration> {
             return Err(io::Error::other("a byte came that nobody sent"));
         }
     }
-    Ok(began.elapsed())
+    Ok(())
 }
 
 /// Takes so many bytes.

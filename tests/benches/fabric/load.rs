@@ -4,7 +4,10 @@
 use std::{
     io,
     net::SocketAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -130,6 +133,25 @@ pub(crate) async fn exchange(to: SocketAddr, flows: usize, span: Duration) -> io
         all.extend(done.map_err(io::Error::other)??);
     }
     Ok(all)
+}
+
+/// Exchanges messages over so many connections until it is dropped, and the longest that one took in microseconds since
+/// somebody has last set that to 0.
+pub(crate) fn restless(to: SocketAddr, flows: usize) -> (JoinSet<io::Result<()>>, Arc<AtomicU64>) {
+    let longest_us = Arc::new(AtomicU64::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..flows {
+        let longest_us = Arc::clone(&longest_us);
+        tasks.spawn(async move {
+            let mut stream = connect(to, ECHO).await?;
+            loop {
+                let sent = Instant::now();
+                turn(&mut stream).await?;
+                longest_us.fetch_max(sent.elapsed().as_micros() as u64, Ordering::Relaxed);
+            }
+        });
+    }
+    (tasks, longest_us)
 }
 
 async fn turn(stream: &mut TcpStream) -> io::Result<()> {

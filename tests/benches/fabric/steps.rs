@@ -13,7 +13,7 @@ use crate::{
         report::{Report, Table},
         steady::steady,
     },
-    tools::Tool,
+    tools::{self, LARGE, SMALL, Tool},
 };
 
 /// How much of everything.
@@ -25,18 +25,26 @@ pub(crate) struct Size {
     repeats: u32,
     /// How long exchanges and connections go on.
     span: Duration,
-    /// Idle connections.
+    /// Idle connections of one lot.
     idle: usize,
     /// Kills of a relay.
     pub(crate) kills: u32,
+    /// Drains of a relay.
+    pub(crate) moves: u32,
 }
 
 impl Size {
     pub(crate) const FULL: Self =
-        Self { bytes: 1_000_000_000, repeats: 3, span: Duration::from_secs(5), idle: 1_000, kills: 100 };
+        Self { bytes: 1_000_000_000, repeats: 3, span: Duration::from_secs(5), idle: 1_000, kills: 100, moves: 100 };
     pub(crate) const QUICK: Self =
-        Self { bytes: 300_000_000, repeats: 1, span: Duration::from_secs(1), idle: 200, kills: 5 };
+        Self { bytes: 300_000_000, repeats: 1, span: Duration::from_secs(1), idle: 200, kills: 5, moves: 5 };
 }
+
+/// Lots of idle connections after the first, which fills what is kept for reuse.
+const IDLE_LOTS: usize = 3;
+
+/// What the first transfer leaves behind in round trips has gone after so long, so that flows go where they are to.
+const REST: Duration = Duration::from_secs(3);
 
 /// Connections are opened so many at a time.
 const AT_A_TIME: usize = 8;
@@ -80,14 +88,14 @@ struct Connections {
 
 /// CPU seconds of each part while `work` ran, and what that came to.
 fn costing<T>(tool: &Tool, work: impl FnOnce() -> Result<T, String>) -> Result<(T, Vec<f64>), String> {
-    let look = || tool.parts.iter().map(|(_, pid)| cost::cpu_seconds(&[*pid])).collect::<Vec<f64>>();
+    let look = || tool.parts.iter().map(|(_, pids)| cost::cpu_seconds(pids)).collect::<Vec<f64>>();
     let before = look();
     let value = work()?;
     Ok((value, look().iter().zip(&before).map(|(after, before)| after - before).collect()))
 }
 
 /// Measures a tool and stops it.
-pub(crate) fn of(runtime: &Runtime, mut tool: Tool, chosen: &[&str], size: Size) -> Result<Measured, String> {
+pub(crate) fn of(runtime: &Runtime, tool: Tool, chosen: &[&str], size: Size) -> Result<Measured, String> {
     let named = |step: &str| chosen.contains(&step);
     let to = tool.address;
     let warm = async {
@@ -95,7 +103,7 @@ pub(crate) fn of(runtime: &Runtime, mut tool: Tool, chosen: &[&str], size: Size)
         load::exchange(to, 4, Duration::from_millis(200)).await
     };
     runtime.block_on(warm).map_err(|error| format!("it carries nothing: {error}"))?;
-    runtime.block_on(tool.refresh())?;
+    std::thread::sleep(REST);
     let mut measured = Measured {
         name: tool.name,
         verifies: tool.verifies,
@@ -179,18 +187,21 @@ fn connections(runtime: &Runtime, tool: &Tool, span: Duration) -> Result<Connect
     })
 }
 
-/// Bytes of memory for one more idle connection, of each part. A first lot of them fills what is kept for reuse.
+/// Bytes of memory for one more idle connection, of each part, over several lots of them after the first: a heap grows in
+/// steps and keeps what an earlier one has left.
 fn idle(runtime: &Runtime, tool: &Tool, count: usize) -> Result<Vec<f64>, String> {
-    let open = |count| runtime.block_on(load::idle(tool.address, count)).map_err(|error| error.to_string());
-    let look = || tool.parts.iter().map(|(_, pid)| cost::resident_bytes(&[*pid])).collect::<Vec<u64>>();
-    let first = open(100)?;
-    std::thread::sleep(Duration::from_secs(1));
-    let before = look();
-    let more = open(count)?;
-    std::thread::sleep(Duration::from_secs(1));
-    let each = |(after, before): (u64, u64)| after.saturating_sub(before) as f64 / count as f64;
-    let bytes = look().into_iter().zip(before).map(each).collect();
-    drop((first, more));
+    let look = || tool.parts.iter().map(|(_, pids)| cost::resident_bytes(pids)).collect::<Vec<u64>>();
+    let mut open = Vec::new();
+    let mut seen = Vec::new();
+    for _ in 0..=IDLE_LOTS {
+        let lot = runtime.block_on(load::idle(tool.address, count));
+        open.extend(lot.map_err(|error| error.to_string())?);
+        std::thread::sleep(Duration::from_secs(1));
+        seen.push(look());
+    }
+    let each = |part: usize| (seen[IDLE_LOTS][part] as f64 - seen[0][part] as f64) / (IDLE_LOTS * count) as f64;
+    let bytes = (0..tool.parts.len()).map(each).collect();
+    drop(open);
     // Resets of so many reach every process before the tool is stopped.
     std::thread::sleep(Duration::from_millis(500));
     Ok(bytes)
@@ -217,7 +228,7 @@ pub(crate) fn tell(measured: &[Measured], chosen: &[&str], report: &mut Report) 
 }
 
 fn find<'a>(measured: &'a [Measured], name: &str) -> Option<&'a Measured> {
-    measured.iter().find(|it| it.name.starts_with(name))
+    measured.iter().find(|it| it.name == name)
 }
 
 /// A figure of each part, as `consumer 1.2 + relay 0.5 + target 1.3`.
@@ -230,7 +241,8 @@ fn parts_json(it: &Measured, values: &[f64]) -> Value {
     it.parts.iter().zip(values).map(|(part, value)| ((*part).to_owned(), json!(value))).collect()
 }
 
-/// What HAProxy's figure times `factor` is, if it was measured.
+/// At most so many times HAProxy's figure, and less than that of the tools that encrypt as well, as far as each was
+/// measured.
 fn goals(
     measured: &[Measured],
     figure: impl Fn(&Measured) -> Option<f64>,
@@ -239,11 +251,16 @@ fn goals(
     report: &mut Report,
 ) {
     let of = |name: &str| find(measured, name).and_then(&figure);
-    let (Some(ours), Some(haproxy)) = (of("postroad"), of("haproxy")) else { return };
-    report.goal(&format!("{what}, as a multiple of HAProxy's"), ours / haproxy, factor, " ×");
-    for other in ["stunnel", "rathole"] {
+    let Some(ours) = of(SMALL.0) else { return };
+    if let Some(haproxy) = of(tools::HAPROXY) {
+        report.goal(&format!("{what}, as a multiple of HAProxy's"), ours / haproxy, factor, " ×");
+    }
+    if let Some(theirs) = of(tools::STUNNEL) {
+        println!("  {what}: {:.2} × stunnel's", ours / theirs);
+    }
+    for other in tools::TO_BE_AHEAD_OF {
         if let Some(theirs) = of(other) {
-            println!("  {what}: {:.2} × {other}'s", ours / theirs);
+            report.goal(&format!("{what}, as a multiple of that of {other}"), ours / theirs, 1.0, " ×");
         }
     }
 }
@@ -275,6 +292,10 @@ fn tell_bulk(measured: &[Measured], report: &mut Report) {
     report.part("bulk", "A transfer over one flow", &table, json!(json));
     let all = |it: &Measured| it.bulk.as_ref().map(|bulk| sum(&bulk.seconds_per_gigabyte));
     goals(measured, all, "CPU for a byte of a transfer", 4.1, report);
+    let of = |name: &str| find(measured, name).and_then(all);
+    if let (Some(large), Some(haproxy)) = (of(LARGE.0), of(tools::HAPROXY)) {
+        report.goal("the same with jumbo packets, as a multiple of HAProxy's", large / haproxy, 2.3, " ×");
+    }
     let relay = |it: &Measured| {
         let place = it.parts.iter().position(|part| ["relay", "proxy"].contains(part))?;
         it.bulk.as_ref()?.seconds_per_gigabyte.get(place).copied()
@@ -342,7 +363,7 @@ fn tell_idle(measured: &[Measured], report: &mut Report) {
         json.push(json!({ "tool": it.name, "bytes": sum(bytes), "parts": parts_json(it, bytes) }));
     }
     report.part("idle", "Memory of one more idle connection", &table, json!(json));
-    if let Some((it, bytes)) = find(measured, "postroad").and_then(|it| Some((it, it.idle.as_ref()?))) {
+    if let Some((it, bytes)) = find(measured, SMALL.0).and_then(|it| Some((it, it.idle.as_ref()?))) {
         for (part, bytes) in it.parts.iter().zip(bytes) {
             report.goal(&format!("memory of an idle flow, {part}"), bytes / 1024.0, 8.0, " KiB");
         }

@@ -12,6 +12,8 @@ use postroad::{
     cli::output::Style,
     demo::{
         fleet::{Fleet, Planned, Role},
+        member::Member,
+        observe::Seen,
         setup::{self, CONSUMER, TARGET},
         story::Story,
     },
@@ -20,8 +22,24 @@ use postroad::{
 
 use crate::support::process::{Process, ports, program};
 
+/// HAProxy's name in the tables.
+pub(crate) const HAPROXY: &str = "haproxy TCP";
+
+/// That of a pair of stunnels.
+pub(crate) const STUNNEL: &str = "stunnel pair";
+
+const RATHOLE: &str = "rathole TLS";
+const SSH: &str = "ssh -L";
+const IROH: &str = "iroh (dumbpipe)";
+
+/// Tools that encrypt from node to node, as Postroad does, and that it is to be ahead of.
+pub(crate) const TO_BE_AHEAD_OF: [&str; 3] = [RATHOLE, SSH, IROH];
+
 /// How long a tool may take until it carries connections.
 const START_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long iroh may take to find that its relays are out of reach, at each end.
+const IROH_WITHIN: Duration = Duration::from_secs(30);
 
 /// Something that carries connections to the target.
 pub(crate) struct Tool {
@@ -31,8 +49,8 @@ pub(crate) struct Tool {
     pub(crate) verifies: &'static str,
     /// Where the consumer's applications connect.
     pub(crate) address: SocketAddr,
-    /// Its processes, each with its part in it.
-    pub(crate) parts: Vec<(&'static str, u32)>,
+    /// Its processes by their part in it.
+    pub(crate) parts: Vec<(&'static str, Vec<u32>)>,
     processes: Vec<Process>,
     fleet: Option<Fleet>,
 }
@@ -41,17 +59,9 @@ pub(crate) struct Tool {
 pub(crate) type Starter = fn(&Path, SocketAddr) -> Result<Option<Tool>, String>;
 
 impl Tool {
-    /// Postroad names anew which relay carries the flows; others stay as they are.
-    pub(crate) async fn refresh(&mut self) -> Result<(), String> {
-        let Some(fleet) = &self.fleet else { return Ok(()) };
-        let seen = fleet.look(CONSUMER).await.map_err(|error| said(&error))?;
-        let relay = seen.in_use().ok_or("no relay carries the circuit")?;
-        let pid = |name: &str| {
-            let member = fleet.member(name).map_err(|error| said(&error))?;
-            member.pid().ok_or_else(|| format!("{name} does not run"))
-        };
-        self.parts = vec![("consumer", pid(CONSUMER)?), ("relay", pid(relay)?), ("target", pid(TARGET)?)];
-        Ok(())
+    /// The fleet behind it, if it has one.
+    pub(crate) const fn fleet(&mut self) -> Option<&mut Fleet> {
+        self.fleet.as_mut()
     }
 
     /// Stops it.
@@ -63,7 +73,7 @@ impl Tool {
     }
 }
 
-fn said(failure: &Failure) -> String {
+pub(crate) fn said(failure: &Failure) -> String {
     format!("{} {}", failure.message, failure.hint.as_deref().unwrap_or_default())
 }
 
@@ -86,18 +96,40 @@ const NODES: [Planned; 5] = [
     (TARGET, Role::Node, ""),
 ];
 
-/// A Postroad cluster with a link to the target.
-pub(crate) async fn postroad(target: SocketAddr) -> Result<Tool, String> {
-    let executable = PathBuf::from(env!("CARGO_BIN_EXE_postroad"));
-    let mut fleet = Fleet::of(executable, &NODES, false).map_err(|error| said(&error))?;
+/// Postroad with packets as they go through every network: 1,452 bytes with our header.
+pub(crate) const SMALL: (&str, u64) = ("postroad", 1_436);
+
+/// Postroad with packets for frames of 9,000 bytes, which loopback carries.
+pub(crate) const LARGE: (&str, u64) = ("postroad jumbo", 8_936);
+
+/// How long until large packets are proven and a circuit has them.
+const LARGE_WITHIN: Duration = Duration::from_secs(40);
+
+/// A Postroad cluster with a link to the target, and packets of up to so many bytes of QUIC.
+pub(crate) async fn postroad((name, packet_bytes): (&'static str, u64), target: SocketAddr) -> Result<Tool, String> {
+    let failed = |error: Failure| said(&error);
+    let mut fleet = Fleet::of(PathBuf::from(env!("CARGO_BIN_EXE_postroad")), &NODES, false).map_err(failed)?;
+    fleet.append(&format!("[fabric]\npacket_bytes_max = {packet_bytes}\n")).map_err(failed)?;
     let story = Story::new(Style { colour: false }, true);
-    setup::set_up(&mut fleet, &story, target.port()).await.map_err(|error| said(&error))?;
-    let address = loopback(fleet.link_port);
+    setup::set_up(&mut fleet, &story, target.port()).await.map_err(failed)?;
+    let sized = |seen: &Seen| seen.packet_bytes() == packet_bytes;
+    for end in [CONSUMER, TARGET] {
+        fleet.until(end, "a circuit has packets of this size", LARGE_WITHIN, sized).await.map_err(failed)?;
+    }
+    let pids = |is_of: &dyn Fn(&str) -> bool| {
+        let members = fleet.members().iter().filter(|member| is_of(member.name));
+        members.filter_map(Member::pid).collect::<Vec<u32>>()
+    };
+    // Flows go over several relays, so all of them count as one, what they do beside it too.
+    let ends = [CONSUMER, TARGET];
+    let parts = vec![
+        ("consumer", pids(&|name| name == CONSUMER)),
+        ("relay", pids(&|name| !ends.contains(&name))),
+        ("target", pids(&|name| name == TARGET)),
+    ];
     let verifies = "both nodes' certificates, the grant of each connection";
-    let (parts, processes) = (Vec::new(), Vec::new());
-    let mut tool = Tool { name: "postroad", verifies, address, parts, processes, fleet: Some(fleet) };
-    tool.refresh().await?;
-    Ok(tool)
+    let address = loopback(fleet.link_port);
+    Ok(Tool { name, verifies, address, parts, processes: Vec::new(), fleet: Some(fleet) })
 }
 
 /// A tool of other processes, all of which `start` returns with their parts.
@@ -107,7 +139,7 @@ fn started(
     address: SocketAddr,
     processes: Vec<(&'static str, Process)>,
 ) -> Tool {
-    let parts = processes.iter().map(|(part, process)| (*part, process.pid())).collect();
+    let parts = processes.iter().map(|(part, process)| (*part, vec![process.pid()])).collect();
     let processes = processes.into_iter().map(|(_, process)| process).collect();
     Tool { name, verifies, address, parts, processes, fleet: None }
 }
@@ -132,7 +164,7 @@ pub(crate) fn haproxy(directory: &Path, target: SocketAddr) -> Result<Option<Too
         &directory.join("haproxy.log"),
     )?;
     process.listens(address, START_WITHIN)?;
-    Ok(Some(started("haproxy TCP", "nothing", address, vec![("proxy", process)])))
+    Ok(Some(started(HAPROXY, "nothing", address, vec![("proxy", process)])))
 }
 
 /// Two stunnels: TLS 1.3 from one to the other, with a shared key.
@@ -162,7 +194,7 @@ pub(crate) fn stunnel(directory: &Path, target: SocketAddr) -> Result<Option<Too
     };
     let server = side("target", "no", far, target)?;
     let client = side("consumer", "yes", near, far)?;
-    Ok(Some(started("stunnel pair", "a shared key, both ways", near, vec![("consumer", client), ("target", server)])))
+    Ok(Some(started(STUNNEL, "a shared key, both ways", near, vec![("consumer", client), ("target", server)])))
 }
 
 /// rathole over TLS, whose certificate is made by openssl, or over noise where there is none.
@@ -172,7 +204,7 @@ pub(crate) fn rathole(directory: &Path, target: SocketAddr) -> Result<Option<Too
     let (control, near) = (loopback(found[0]), loopback(found[1]));
     let (name, verifies, server, client) = if let Some((pfx, root)) = identity(directory) {
         (
-            "rathole TLS",
+            RATHOLE,
             "the server's certificate, a token once",
             format!(
                 "type = \"tls\"\n[server.transport.tls]\npkcs12 = \"{}\"\npkcs12_password = \"bench\"\n",
@@ -211,6 +243,63 @@ pub(crate) fn rathole(directory: &Path, target: SocketAddr) -> Result<Option<Too
     let far_end = start(&far_file, "--client", "rathole-client.log")?;
     near_end.listens(near, START_WITHIN)?;
     Ok(Some(started(name, verifies, near, vec![("consumer", near_end), ("target", far_end)])))
+}
+
+/// OpenSSH: a server of our own with keys of its own, and a client that forwards a port.
+pub(crate) fn ssh(directory: &Path, target: SocketAddr) -> Result<Option<Tool>, String> {
+    let (Some(server), Some(client), Some(keygen)) = (program("sshd")?, program("ssh")?, program("ssh-keygen")?) else {
+        return Ok(None);
+    };
+    let found = ports(2)?;
+    let (door, near) = (loopback(found[0]), loopback(found[1]));
+    let file = |name: &str| directory.join(format!("ssh-{name}"));
+    for key in ["host", "user"] {
+        let made = Command::new(&keygen).args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(file(key)).status();
+        if !made.is_ok_and(|status| status.success()) {
+            return Err("ssh-keygen made no key".to_owned());
+        }
+    }
+    let read = |name: &str| fs::read_to_string(file(name)).map_err(|error| format!("no key: {error}"));
+    write(&file("known"), &format!("[127.0.0.1]:{} {}", door.port(), read("host.pub")?))?;
+    let config = format!(
+        "ListenAddress {door}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\n\
+         PasswordAuthentication no\nPermitRootLogin prohibit-password\n",
+        file("host").display(),
+        file("user.pub").display(),
+    );
+    write(&file("config"), &config)?;
+    // As root, sshd insists on the empty directory that its service makes at each start.
+    let _ = fs::create_dir_all("/run/sshd");
+    let mut far_end =
+        Process::start("sshd", Command::new(server).args(["-D", "-e", "-f"]).arg(file("config")), &file("server.log"))?;
+    far_end.listens(door, START_WITHIN)?;
+    let mut command = Command::new(client);
+    command.args(["-N", "-F", "none", "-c", "aes128-gcm@openssh.com", "-o", "ExitOnForwardFailure=yes", "-i"]);
+    command.arg(file("user")).args(["-o", &format!("UserKnownHostsFile={}", file("known").display())]);
+    command.args(["-L", &format!("{near}:{target}"), "-p", &door.port().to_string(), "127.0.0.1"]);
+    let mut near_end = Process::start("ssh", &mut command, &file("client.log"))?;
+    near_end.listens(near, START_WITHIN)?;
+    let verifies = "the host's key and the user's, once";
+    Ok(Some(started(SSH, verifies, near, vec![("consumer", near_end), ("target", far_end)])))
+}
+
+/// iroh's pipe for TCP: it asks for iroh's own relays first, and goes on without them.
+pub(crate) fn iroh(directory: &Path, target: SocketAddr) -> Result<Option<Tool>, String> {
+    let Some(program) = program("dumbpipe")? else { return Ok(None) };
+    let near = loopback(ports(1)?[0]);
+    let start = |mode: &str, flag: &str, address: SocketAddr, more: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args([mode, flag, &address.to_string(), "--ipv4-addr", "127.0.0.1:0"]).args(more);
+        Process::start(&format!("dumbpipe {mode}"), &mut command, &directory.join(format!("dumbpipe-{mode}.log")))
+    };
+    let mut far_end = start("listen-tcp", "--host", target, &[])?;
+    let ticket = far_end.says(IROH_WITHIN, |said| {
+        let mut words = said.split_whitespace();
+        words.find(|word| word.starts_with("endpoint") && word.len() > 40).map(str::to_owned)
+    })?;
+    let mut near_end = start("connect-tcp", "--addr", near, &[&ticket])?;
+    near_end.listens(near, IROH_WITHIN)?;
+    Ok(Some(started(IROH, "both ends' keys", near, vec![("consumer", near_end), ("target", far_end)])))
 }
 
 /// A certificate for localhost as rathole wants it; none without openssl.

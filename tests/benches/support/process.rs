@@ -52,6 +52,20 @@ impl Process {
         Ok(())
     }
 
+    /// Waits until `find` finds something in what it has said.
+    pub(crate) fn says<T>(&mut self, limit: Duration, find: impl Fn(&str) -> Option<T>) -> Result<T, String> {
+        let until = Instant::now() + limit;
+        loop {
+            if let Some(found) = find(&self.said()) {
+                return Ok(found);
+            }
+            if Instant::now() > until || matches!(self.child.try_wait(), Ok(Some(_))) {
+                return Err(format!("{} has not said what was waited for: {}", self.name, self.said()));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn said(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }

@@ -222,7 +222,7 @@ async fn at_a_node(data: &[u8]) {
     let kernel = Arc::new(Kernel::default());
     let (socket, _events) = NodeSocket::new(kernel.clone(), Arc::new(Still));
     let key = CircuitKey { peer: NodeId(2), circuit: CircuitId(5) };
-    let spec = CircuitSpec { key, me: NodeId(1), packet_bytes: 1_436, larger_bytes: 1_436 };
+    let spec = CircuitSpec { key, me: NodeId(1), packet_bytes: 1_436, larger_bytes: 1_436, enlarges: false };
     let constant = socket.circuit_add(spec).expect("there is room");
     for (relay, token) in [(10, 12), (11, 21)] {
         let spec = ChannelSpec {

@@ -19,6 +19,7 @@ use crate::{
     inspect::{ActorRow, ActorView, JournalView, RestartView, StateView, Status, to_json},
     journal::{Entry, ReplayError},
     mailbox::{Envelope, pulse::SECONDS},
+    status::ROWS_SECONDS,
     trace::Times,
 };
 
@@ -54,10 +55,11 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
 
     fn view(&self, place: &Place) -> ActorView {
         let now = self.clock.now();
-        let (figures, (_, busy_share), seconds) = {
+        let (figures, (_, busy_share), (rate, _), seconds) = {
             let gate = lock(&self.gate);
             let mailbox = &gate.mailbox;
-            (mailbox.figures(now), mailbox.load(now, SECONDS), mailbox.turns(now, SECONDS))
+            let figures = mailbox.figures(now, ROWS_SECONDS);
+            (figures, mailbox.load(now, SECONDS), mailbox.load(now, ROWS_SECONDS), mailbox.turns(now, SECONDS))
         };
         let published = lock(&self.published).as_ref().map(|published| now.since(published.at));
         let (tasks, timers) = {
@@ -77,7 +79,7 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
             depth_max: figures.depth_max,
             wait_p50_us: figures.wait_p50_us,
             wait_p99_us: figures.wait_p99_us,
-            events_per_second: figures.rate,
+            events_per_second: rate,
             handled: figures.handled,
             refused: figures.refused,
             replaced: figures.replaced,
@@ -106,7 +108,7 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
         let now = self.clock.now();
         let (figures, (rate, busy_share)) = {
             let gate = lock(&self.gate);
-            (gate.mailbox.figures(now), gate.mailbox.load(now, seconds))
+            (gate.mailbox.figures(now, seconds), gate.mailbox.load(now, seconds))
         };
         let life = lock(&self.life);
         ActorRow {
@@ -128,13 +130,13 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
 
     fn state(&self) -> Option<StateView> {
         // Serialized outside of the lock: states can be large, and actors must not wait for somebody who looks.
-        let (state, figures, at) = {
+        let (state, after, figures, at) = {
             let published = lock(&self.published);
             let published = published.as_ref()?;
-            (published.state.clone(), published.figures.clone(), published.at)
+            (published.state.clone(), published.after, published.figures.clone(), published.at)
         };
         let age_ms = self.clock.now().since(at).as_millis() as u64;
-        Some(StateView { path: self.path.to_string(), age_ms, state: to_json(&*state), figures })
+        Some(StateView { path: self.path.to_string(), age_ms, after, state: to_json(&*state), figures })
     }
 
     fn state_at(&self, number: u64) -> Result<serde_json::Value, ReplayError> {
@@ -142,18 +144,22 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
     }
 
     fn journal(&self, most: usize) -> Vec<JournalView> {
+        // The gate first: a turn that ends in between is noted in the journal by then.
+        let last = lock(&self.gate).mailbox.last_turn();
         // Turned into JSON outside of the lock: the actor must not wait for somebody who looks.
-        let entries: Vec<Entry<B>> = lock(&self.journal).entries().rev().take(most).cloned().collect();
+        let entries: Vec<Entry<B>> = lock(&self.journal).entries().rev().take(most).map(|it| it.entry(last)).collect();
         entries.iter().rev().map(JournalView::of).collect()
     }
 
     fn traced(&self, trace: TraceId, most: usize, times: &mut Times) -> Vec<JournalView> {
+        let last = lock(&self.gate).mailbox.last_turn();
         let entries: Vec<Entry<B>> = {
             let journal = lock(&self.journal);
-            for entry in journal.entries() {
-                times.note(entry.turn.now, entry.turn.wall);
+            for (now, wall) in journal.entries().filter_map(|noted| noted.clocks()) {
+                times.note(now, wall);
             }
-            journal.entries().filter(|entry| entry.arrival.trace == trace).take(most).cloned().collect()
+            let of = journal.entries().filter(|noted| noted.trace() == trace);
+            of.take(most).map(|noted| noted.entry(last)).collect()
         };
         entries.iter().map(JournalView::of).collect()
     }
@@ -177,10 +183,7 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
     }
 
     fn add_turns(&self, sums: &mut [u32]) {
-        let turns = lock(&self.gate).mailbox.turns(self.clock.now(), sums.len());
-        for (sum, turns) in sums.iter_mut().zip(turns) {
-            *sum = sum.saturating_add(turns);
-        }
+        lock(&self.gate).mailbox.add_turns(self.clock.now(), sums);
     }
 
     fn exit(&self) -> Option<Exit> {
@@ -190,7 +193,7 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
     fn ask_to_stop(&self) {
         let farewell = lock(&self.gate).farewell.take();
         let envelope = Envelope { sender: "supervisor".into(), trace: trace::current() };
-        let told = farewell.is_some_and(|event| self.deliver(None, event, envelope, None).is_ok());
+        let told = farewell.is_some_and(|event| self.deliver(None, event, Some(envelope), None).is_ok());
         if !told {
             self.stop(None);
         }
@@ -215,8 +218,12 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
 
     fn note_restart(&self, exit: &Exit, backoff: Span) {
         let (now, wall): (Moment, WallTime) = (self.clock.now(), self.clock.wall());
+        let failure = lock(&self.life).failure.take().unwrap_or_default();
+        // Who failed in no turn, such as by an operator's hand, had the state that it published last.
+        let published = || lock(&self.published).as_ref().map(|published| published.state.clone());
+        let of_published = || Some(cut(to_json(&*published()?).to_string()));
+        let state_before = failure.state_before.or_else(of_published);
         let mut life = lock(&self.life);
-        let failure = life.failure.take().unwrap_or_default();
         life.restarts += 1;
         life.restarting_at = Some(now.after(backoff));
         if life.history.len() >= RESTART_HISTORY_MAX {
@@ -231,7 +238,7 @@ impl<B: Behavior, R: Send + 'static> Occupant for Slot<B, R> {
             },
             event: failure.event.map(|(number, _)| number),
             kind: failure.event.map(|(_, kind)| kind.to_owned()),
-            state_before: failure.state_before,
+            state_before,
             backoff_ms: backoff.as_millis() as u64,
         });
     }

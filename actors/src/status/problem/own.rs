@@ -1,5 +1,7 @@
 //! What is wrong with this node: its connections, sessions, links, circuits, certificate, lease and actors.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use postroad_cluster::time::Span;
 
 use super::{Finder, at_once, lasting, some};
@@ -82,19 +84,46 @@ impl Finder<'_> {
             self.add(lasting(Health::Degraded, "CIRCUIT_NONE"), format!("node {peer}"), what, next);
         }
         let status = self.status;
+        self.too_small();
+        // Several circuits of a pair go over the same ways: what is wrong with them is said once.
+        let mut said = BTreeSet::new();
         for circuit in status.circuits.iter().filter(|circuit| circuit.connected) {
             let about = format!("circuit to {}", circuit.peer_name);
+            let stranded = circuit.stranded || circuit.relay.is_none();
             let candidates = circuit.channels.iter().filter(|channel| channel.candidate).count();
             let peer = &circuit.peer_name;
-            if circuit.stranded || circuit.relay.is_none() {
+            let few = stranded || (candidates < 2 && status.relays.ready > 1);
+            if !few || !said.insert((circuit.peer, stranded)) {
+                continue;
+            }
+            if stranded {
                 let what = format!("no relay carries the circuit to {peer}: its flows wait");
                 self.add(at_once(Health::Failing, "CIRCUIT_STRANDED"), about, what, "See why: postroad relay list");
-            } else if candidates < 2 && status.relays.ready > 1 {
+            } else {
                 let carrier = circuit.relay_name.as_deref().unwrap_or_default();
                 let what = format!("the circuit to {peer} has no second way beside relay {carrier}");
                 let next = "See which relays both nodes reach: postroad status, on both";
                 self.add(lasting(Health::AtRisk, "CIRCUIT_ONE_WAY"), about, what, next);
             }
+        }
+    }
+
+    /// Relays that do not carry the packets of a circuit, each said once.
+    fn too_small(&mut self) {
+        let status = self.status;
+        let mut found: BTreeMap<&str, u32> = BTreeMap::new();
+        for circuit in status.circuits.iter().filter(|circuit| circuit.connected) {
+            for channel in circuit.channels.iter().filter(|channel| channel.candidate && channel.too_small) {
+                let bytes = found.entry(&channel.name).or_insert(circuit.packet_bytes);
+                *bytes = circuit.packet_bytes.min(*bytes);
+            }
+        }
+        for (relay, bytes) in found {
+            let what =
+                format!("relay {relay} carries no packets of {bytes} bytes: for circuits of these it is a last resort");
+            let next =
+                "Look for a narrower way to it, such as another MTU; new circuits avoid such packets by themselves";
+            self.add(lasting(Health::AtRisk, "PACKETS_TOO_LARGE"), format!("relay {relay}"), what, next);
         }
     }
 

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::evidence::{Cause, Failure, Outcome};
 use crate::{
+    balancer::limits::PROBE_EARLY_SHARE,
     behavior::{Behavior, Class, Turn},
     time::{Moment, Span},
 };
@@ -15,7 +16,7 @@ pub struct Prober {
     pub node: String,
     /// Where the list says it is.
     pub listed: String,
-    /// Milliseconds from the beginning of a probe to that of the next.
+    /// Milliseconds from the beginning of a probe to that of the next, at most.
     pub period_ms: u64,
     /// Milliseconds that a whole probe may take.
     pub timeout_ms: u64,
@@ -97,7 +98,8 @@ impl Prober {
     fn end(&mut self, now: Moment, outcome: Box<Outcome>, effects: &mut Vec<Effect>) {
         self.under_way = false;
         effects.push(Effect::Tell { outcome });
-        let due = self.began.unwrap_or(now).after(Span::from_millis(self.period_ms));
+        let period = Span::from_millis(self.period_ms);
+        let due = self.began.unwrap_or(now).after(period.saturating_sub(period / PROBE_EARLY_SHARE));
         effects.push(Effect::DueAt { at: due.max(now) });
     }
 }
@@ -147,7 +149,7 @@ mod tests {
         assert_eq!(on(&mut prober, 5, Event::Due), [], "one is under way");
         let refused = failure(Cause::Refused, "");
         let told = on(&mut prober, 10, Event::Came { outcome: refused.clone() });
-        assert_eq!(told, [Effect::Tell { outcome: refused }, Effect::DueAt { at: moment(1_000) }]);
+        assert_eq!(told, [Effect::Tell { outcome: refused }, Effect::DueAt { at: moment(980) }]);
         assert_eq!(on(&mut prober, 1_000, Event::Due), probe);
         let told = on(&mut prober, 3_000, Event::Expired);
         let expired = failure(Cause::Timeout, "2000 ms");

@@ -65,7 +65,7 @@ pub async fn join(options: JoinOptions) -> Result<Joined, JoinError> {
     options.entropy.fill(&mut secret);
     let config = endpoint_config(&*options.entropy, &secret);
     let socket = Arc::clone(&options.socket);
-    let quinn = quinn::Endpoint::new_with_abstract_socket(config, None, socket, Arc::new(DriverRuntime))
+    let quinn = quinn::Endpoint::new_with_abstract_socket(config, None, socket, Arc::new(DriverRuntime::here()))
         .map_err(|error| JoinError::Socket(error.to_string()))?;
     let mut attempts = Vec::new();
     for seed in options.seeds.iter().copied().take(JOIN_SEEDS_MAX) {

@@ -8,7 +8,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -24,7 +24,7 @@ use self::path::Inner;
 use super::{ChannelSpec, CircuitError, CircuitKey, CircuitSpec, CircuitStatus, Common, held, view::CircuitCounters};
 use crate::{
     controller::Meter,
-    packet::{HEADER_BYTES, Header, PROBE_BODY_BYTES, PacketType, PathKey},
+    packet::{FLAG_LARGE, HEADER_BYTES, Header, PROBE_BODY_BYTES, PacketType, PathKey},
 };
 
 /// The relay number of a path without a relay.
@@ -100,6 +100,9 @@ pub(super) struct Cell {
     index: u64,
     address: SocketAddr,
     meter: Arc<Meter>,
+    /// The size of its packets, and whether the dialling end may still say that it is the larger one.
+    packet_bytes: AtomicU32,
+    enlarges: AtomicBool,
     /// Whether a tick is scheduled for what was sent.
     ticking: AtomicBool,
     /// The present path, for receivers: only packets of another one take the lock.
@@ -131,6 +134,8 @@ impl Cell {
             index,
             address,
             meter,
+            packet_bytes: AtomicU32::new(spec.packet_bytes),
+            enlarges: AtomicBool::new(spec.enlarges && spec.larger_bytes > spec.packet_bytes),
             ticking: AtomicBool::new(false),
             generation: AtomicU64::new(0),
             relay: AtomicU64::new(NO_RELAY),
@@ -153,8 +158,17 @@ impl Cell {
         self.address
     }
 
-    pub(super) const fn packet_bytes(&self) -> u32 {
-        self.spec.packet_bytes
+    pub(super) fn packet_bytes(&self) -> u32 {
+        self.packet_bytes.load(Ordering::Acquire)
+    }
+
+    /// The dialling end sends large packets: so does this one. Only before the connection, which has one size for good.
+    fn enlarge(&self) {
+        if self.enlarges.swap(false, Ordering::AcqRel) {
+            let packet_bytes = self.spec.larger_bytes;
+            self.packet_bytes.store(packet_bytes, Ordering::Release);
+            self.handle(self.lock(), Event::Sized { packet_bytes });
+        }
     }
 
     pub(super) fn meter(&self) -> Arc<Meter> {
@@ -183,6 +197,7 @@ impl Cell {
 
     pub(super) fn connected(&self, figures: Arc<dyn PathFigures>, key: PathKey) {
         *self.figures.lock().unwrap_or_else(PoisonError::into_inner) = Some(figures);
+        self.enlarges.store(false, Ordering::Release);
         let mut inner = self.lock();
         inner.key = Some(key);
         self.handle(inner, Event::Connected);
@@ -310,6 +325,9 @@ impl Cell {
 
     /// What the header of a received packet says about the peer's path.
     pub(super) fn heard(&self, relay: NodeId, header: &Header) {
+        if header.flags & FLAG_LARGE != 0 {
+            self.enlarge();
+        }
         let present = self.generation.load(Ordering::Acquire) as u16;
         if header.generation == present && self.relay.load(Ordering::Acquire) == relay.0 {
             return;
@@ -358,7 +376,7 @@ impl Cell {
             reason: inner.reason,
             choice: inner.choice.clone(),
             channels: inner.circuit.channels(now),
-            packet_bytes: self.spec.packet_bytes,
+            packet_bytes: self.packet_bytes(),
             proven_bytes: inner.circuit.proven_bytes(now),
             counters: CircuitCounters {
                 received: self.received.load(Ordering::Relaxed),

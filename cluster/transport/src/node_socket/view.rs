@@ -24,10 +24,12 @@ pub struct CircuitSpec {
     pub key: CircuitKey,
     /// This node.
     pub me: NodeId,
-    /// The largest QUIC packet, without our header; the same at both ends.
+    /// The largest QUIC packet, without our header.
     pub packet_bytes: u32,
     /// A larger size for which its probes look, to be used by a later circuit; not used if not larger.
     pub larger_bytes: u32,
+    /// Whether this circuit itself has the larger size once the dialling end says so.
+    pub enlarges: bool,
 }
 
 /// A channel to add. `Debug` leaves out the tokens.
@@ -142,6 +144,15 @@ pub enum CircuitEvent {
     NoRelay {
         /// The circuit.
         circuit: CircuitKey,
+    },
+    /// Its flows go on after they stood still.
+    Stalled {
+        /// The circuit.
+        circuit: CircuitKey,
+        /// Why it left, or lost, the relay before.
+        reason: MoveReason,
+        /// From the last acknowledgement before that to the first one after it.
+        span: Span,
     },
     /// A relay asks whether this node is where it was heard from; whoever has a session with it names the challenge
     /// there.

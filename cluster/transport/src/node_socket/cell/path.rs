@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr, sync::Arc};
 use postroad_cluster::{
     circuit::{Circuit, Effect, Event, MoveReason, Path, Take},
     id::{Generation, NodeId},
-    limits::{CIRCUIT_ROUND_TRIP_UNKNOWN, RESEND_DATAGRAMS_PER_MS},
+    limits::{CIRCUIT_PACKET_BYTES, CIRCUIT_ROUND_TRIP_UNKNOWN, RESEND_DATAGRAMS_PER_MS},
     time::{Moment, Span},
 };
 use quinn::udp::Transmit;
@@ -14,7 +14,7 @@ use super::{ChannelSpec, CircuitCounters, CircuitSpec, Common, Meter, PathKey, P
 use crate::{
     address::for_family,
     node_socket::CircuitEvent,
-    packet::{FLAG_AFTER_SILENCE, HEADER_BYTES, Header, PROBE_BODY_BYTES, PacketType, expand_generation},
+    packet::{FLAG_AFTER_SILENCE, FLAG_LARGE, HEADER_BYTES, Header, PROBE_BODY_BYTES, PacketType, expand_generation},
     ring::{Entry, Ring},
 };
 
@@ -141,13 +141,14 @@ impl Inner {
     /// The header of a packet over `relay`, which claims `path` if that is the relay's.
     fn header(&self, packet_type: PacketType, relay: NodeId, path: Path) -> Option<Header> {
         let token = self.channels.get(&relay)?.token_out;
-        let plain = Header { packet_type, flags: 0, generation: 0, mac: [0; 4], token };
+        let large = if self.spec.packet_bytes > CIRCUIT_PACKET_BYTES { FLAG_LARGE } else { 0 };
+        let plain = Header { packet_type, flags: large, generation: 0, mac: [0; 4], token };
         let Some(key) = self.key.as_ref().filter(|_| path.relay == Some(relay) && path.generation.0 > 0) else {
             return Some(plain);
         };
         let flags = if path.after_silence { FLAG_AFTER_SILENCE } else { 0 };
         let mac = key.path_mac(self.spec.me, relay, path.generation, flags);
-        Some(Header { flags, generation: path.generation.0 as u16, mac, ..plain })
+        Some(Header { flags: flags | large, generation: path.generation.0 as u16, mac, ..plain })
     }
 
     fn apply(&mut self, now: Moment, effect: &Effect) {
@@ -164,6 +165,9 @@ impl Inner {
             }
             Effect::Silent { relay } => self.common.tell(CircuitEvent::ChannelSilent { circuit, relay }),
             Effect::NoRelay => self.common.tell(CircuitEvent::NoRelay { circuit }),
+            Effect::Stalled { reason, span } => {
+                self.common.tell(CircuitEvent::Stalled { circuit, reason, span });
+            }
         }
     }
 
@@ -226,18 +230,39 @@ impl Inner {
 
     /// Sends new datagrams; with `hold` they may wait for more, until [`Inner::flush`]. Only a full socket is an error.
     pub(super) fn send(&mut self, now: Moment, transmit: &Transmit<'_>, number: u64, hold: bool) -> io::Result<()> {
+        let segments_max = self.common.socket.send_segments_max();
+        let mut rest = transmit.clone();
         if let Some(held) = &mut self.held {
-            if held.takes(transmit, self.common.socket.send_segments_max()) {
-                held.append(transmit, number);
+            let level = held.level();
+            rest.contents = held.fill(&rest, number, segments_max);
+            if rest.contents.is_empty() {
                 return Ok(());
             }
-            self.flush(now)?;
+            if let Err(error) = self.flush(now) {
+                // quinn sends all of it again.
+                if let Some(held) = &mut self.held {
+                    held.empty_to(level);
+                }
+                return Err(error);
+            }
         }
-        self.held = Some(Entry::of(transmit, number, now, self.ring.buffer()));
-        if hold {
-            return Ok(());
+        loop {
+            let begun = rest.contents.len() < transmit.contents.len();
+            let mut entry = Entry::like(&rest, now, self.ring.buffer());
+            rest.contents = entry.fill(&rest, number, segments_max);
+            self.held = Some(entry);
+            if hold && rest.contents.is_empty() {
+                return Ok(());
+            }
+            if let Err(error) = self.flush(now) {
+                self.withdraw();
+                // After a first part the rest is lost, as on any network: quinn would send all of it again.
+                return if begun { Ok(()) } else { Err(error) };
+            }
+            if rest.contents.is_empty() {
+                return Ok(());
+            }
         }
-        self.flush(now).inspect_err(|_| self.withdraw())
     }
 
     /// Forgets what is held, since quinn is told that it was not sent.
