@@ -220,7 +220,7 @@ async fn one_large_send_arrives_as_its_segments() {
     let datagrams = soon(receive(&*to, 71)).await;
     assert!(datagrams[..70].iter().enumerate().all(|(number, data)| *data == vec![number as u8; 1_200]));
     assert_eq!(datagrams[70], [70; 17]);
-    assert!(from.send_segments_max() >= 1 && to.receive_segments_max() >= 1);
+    assert!(from.send_segments_max() >= 1);
 }
 
 // Fewer datagrams than there was room for say that the socket is empty: it is not asked again before it wakes.

@@ -127,10 +127,6 @@ impl UdpSocket for SystemUdp {
     fn send_segments_max(&self) -> usize {
         self.state.max_gso_segments()
     }
-
-    fn receive_segments_max(&self) -> usize {
-        self.state.gro_segments()
-    }
 }
 
 /// Who waits to write: tokio remembers one waker a direction, and every connection of an endpoint has its own.

@@ -11,6 +11,10 @@ pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// The largest UDP payload over IPv4; a larger send fails.
 pub const UDP_PAYLOAD_BYTES_MAX: usize = 65_507;
 
+/// How many payloads of that size quinn makes room for in each of the 32 buffers of an endpoint: a kernel joins segments up
+/// to one such payload, however many they are. With room for each segment it would be 134 MB.
+pub const RECEIVE_PAYLOADS: usize = 1;
+
 /// Requests that one end of a connection may have open, and that the other answers at a time; a peer with more is stuck.
 pub const CALLS_PER_PEER_MAX: usize = 64;
 

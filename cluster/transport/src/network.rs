@@ -36,8 +36,6 @@ pub trait UdpSocket: Send + Sync + fmt::Debug + 'static {
     fn local_address(&self) -> io::Result<SocketAddr>;
     /// How many segments one send may hold; 1 without GSO.
     fn send_segments_max(&self) -> usize;
-    /// How many segments one received buffer may hold; 1 without GRO.
-    fn receive_segments_max(&self) -> usize;
 }
 
 /// The reading half of a TCP connection.

@@ -31,7 +31,7 @@ use postroad_cluster::{
     limits::{
         CHALLENGE_ANSWERS_PER_SECOND, CIRCUIT_CHANNELS_MAX, CIRCUIT_EVENTS, CIRCUIT_IDLE_EXTRA, CIRCUIT_KEEPALIVE,
         CIRCUIT_PACKET_BYTES, CIRCUIT_ROUND_TRIP_UNKNOWN, CIRCUIT_SEND_WINDOW_BYTES, CIRCUITS_MAX, FLOW_WINDOW_BYTES,
-        FLOWS_PER_CIRCUIT,
+        FLOWS_PER_CIRCUIT, RECEIVE_PAYLOADS,
     },
     time::{Clock, Moment, Span},
 };
@@ -470,6 +470,6 @@ impl AsyncUdpSocket for NodeSocket {
     }
 
     fn max_receive_segments(&self) -> usize {
-        self.common.socket.receive_segments_max()
+        RECEIVE_PAYLOADS
     }
 }

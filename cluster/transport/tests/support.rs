@@ -247,10 +247,6 @@ impl UdpSocket for FabricSocket {
     fn send_segments_max(&self) -> usize {
         64
     }
-
-    fn receive_segments_max(&self) -> usize {
-        64
-    }
 }
 
 /// A relay: its switch, until it is killed.

@@ -114,8 +114,4 @@ impl UdpSocket for SimUdpSocket {
     fn send_segments_max(&self) -> usize {
         64
     }
-
-    fn receive_segments_max(&self) -> usize {
-        64
-    }
 }

@@ -103,10 +103,6 @@ impl UdpSocket for Kernel {
     fn send_segments_max(&self) -> usize {
         64
     }
-
-    fn receive_segments_max(&self) -> usize {
-        64
-    }
 }
 
 fn address(last: u8) -> SocketAddr {

@@ -4,12 +4,17 @@ use std::{io::IoSliceMut, time::Duration};
 
 use postroad_cluster::{
     id::CircuitId,
-    limits::CIRCUIT_PACKET_BYTES_JUMBO,
+    limits::{CIRCUIT_PACKET_BYTES_JUMBO, UDP_PAYLOAD_BYTES_MAX},
     time::{Timer, WallTime},
 };
 
+use quinn::udp::BATCH_SIZE;
+
 use super::*;
-use crate::packet::{FLAG_LARGE, HEADER_BYTES, Header, PacketType};
+use crate::{
+    packet::{FLAG_LARGE, HEADER_BYTES, Header, PacketType},
+    switch::SwitchSocket,
+};
 
 const RELAY: NodeId = NodeId(7);
 const KEY: CircuitKey = CircuitKey { peer: NodeId(2), circuit: CircuitId(1) };
@@ -84,10 +89,6 @@ impl UdpSocket for Narrow {
 
     fn send_segments_max(&self) -> usize {
         64
-    }
-
-    fn receive_segments_max(&self) -> usize {
-        1
     }
 }
 
@@ -262,5 +263,17 @@ fn circuits_have_addresses_of_their_own() {
     assert_eq!(circuit_address(1), "[100::1]:9443".parse().unwrap());
     for real in ["192.0.2.1:1", "[2001:db8::1]:1", "[::ffff:192.0.2.1]:1", "[101::1]:1", "[100:0:0:1::1]:1"] {
         assert_eq!(circuit_index(real.parse().unwrap()), None, "{real}");
+    }
+}
+
+// What a kernel joins is one payload at most: with room for every segment of it, an endpoint had 134 MB of buffers, and the
+// first full batch waited until the kernel had cleared them.
+#[tokio::test]
+async fn an_endpoint_has_room_for_one_payload_in_each_receive_buffer() {
+    let bench = Bench::new().await;
+    let relay = SwitchSocket::new(Arc::clone(&bench.narrow) as Arc<dyn UdpSocket>);
+    let most = 4 << 20;
+    for payloads in [bench.socket.max_receive_segments(), relay.max_receive_segments()] {
+        assert!(payloads * UDP_PAYLOAD_BYTES_MAX * BATCH_SIZE <= most);
     }
 }

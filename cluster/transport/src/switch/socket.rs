@@ -9,7 +9,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use postroad_cluster::limits::{SWITCH_QUEUE_BUFFERS, SWITCH_QUEUE_BYTES};
+use postroad_cluster::limits::{RECEIVE_PAYLOADS, SWITCH_QUEUE_BUFFERS, SWITCH_QUEUE_BYTES};
 use quinn::{
     AsyncUdpSocket, UdpPoller,
     udp::{RecvMeta, Transmit},
@@ -50,7 +50,7 @@ pub struct SwitchSocket {
 }
 
 impl SwitchSocket {
-    pub(super) fn new(socket: Arc<dyn UdpSocket>) -> Self {
+    pub(crate) fn new(socket: Arc<dyn UdpSocket>) -> Self {
         Self { socket, waiters: Arc::default(), queue: Mutex::default() }
     }
 
@@ -166,6 +166,6 @@ impl AsyncUdpSocket for SwitchSocket {
     }
 
     fn max_receive_segments(&self) -> usize {
-        self.socket.receive_segments_max()
+        RECEIVE_PAYLOADS
     }
 }
