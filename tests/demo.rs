@@ -26,6 +26,24 @@ fn processes(temporary: &Path) -> Vec<String> {
     lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ")).filter(|line| line.contains(&name)).collect()
 }
 
+/// Huge pages of the allocator would hold up packets while the kernel clears them, wherever the system allows them.
+fn assert_no_huge_pages(temporary: &Path) {
+    let name = temporary.display().to_string();
+    let all = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let own = |process: &Path| {
+        fs::read(process.join("cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(&name))
+    };
+    let mut looked = 0;
+    for process in all.filter(|process| own(process)) {
+        // Kernels before 5.0 do not say.
+        let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+        let says = status.lines().find(|line| line.starts_with("THP_enabled:"));
+        assert!(says.is_none_or(|says| says.ends_with('0')), "{says:?}");
+        looked += 1;
+    }
+    assert!(looked > 0, "no process names its directory");
+}
+
 /// Waits until no process of the demonstration is left.
 fn assert_all_gone(temporary: &Path) {
     let until = Instant::now() + Duration::from_mins(1);
@@ -43,7 +61,7 @@ fn begun(temporary: &Path) -> Child {
     for line in told {
         heard.push(line);
         if heard.last().is_some_and(|line| line.contains("founds the cluster")) {
-            assert!(!processes(temporary).is_empty(), "no process names its directory");
+            assert_no_huge_pages(temporary);
             return child;
         }
     }

@@ -7,9 +7,6 @@ use crate::errors::Failure;
 /// Threads for actors, API and console: two, so that a long turn does not hold up the others.
 const ACTORS_THREADS: usize = 2;
 
-/// Threads for packets at least.
-const PACKETS_THREADS_MIN: usize = 2;
-
 /// What a node runs on: threads for its actors and its people, and threads that carry packets and flows.
 pub(crate) struct Runtimes {
     actors: Runtime,
@@ -17,16 +14,12 @@ pub(crate) struct Runtimes {
 }
 
 impl Runtimes {
-    /// Packets get a thread for every other core, since the other half is the kernel's and the applications'; at least two:
-    /// with one, what takes long for one circuit holds up all others.
+    /// Packets get a thread for every other core, since the other half is the kernel's and the applications'.
     ///
     /// # Errors
     /// When the system gives no threads.
     pub(crate) fn start() -> Result<Self, Failure> {
-        Ok(Self {
-            actors: runtime("actors", ACTORS_THREADS)?,
-            carriage: runtime("packets", cores().div_ceil(2).max(PACKETS_THREADS_MIN))?,
-        })
+        Ok(Self { actors: runtime("actors", ACTORS_THREADS)?, carriage: runtime("packets", cores().div_ceil(2))? })
     }
 
     /// Runs a node's whole life, which is told where packets are carried.
