@@ -227,6 +227,7 @@ fn drains(hosts: &mut Hosts, listen: SocketAddr) {
 
 /// R4: thousands of short flows leave no flow and no memory behind, within 10 %. The first ones fill what is kept.
 fn short_flows(hosts: &Hosts, listen: SocketAddr) {
+    const ROUNDS: u32 = 3;
     let flows = |count: usize| {
         let one = move || {
             for _ in 0..count / 8 {
@@ -253,12 +254,18 @@ fn short_flows(hosts: &Hosts, listen: SocketAddr) {
         text.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
     };
     flows(2_000);
-    let before = [0, 1, 2, 3].map(pages);
-    flows(4_000);
-    let after = [0, 1, 2, 3].map(pages);
-    for (before, after) in before.into_iter().zip(after) {
-        assert!(after * 10 <= before * 11, "{after} pages, {before} before");
+    let mut before = [0, 1, 2, 3].map(pages);
+    // What is kept fills when a burst first comes that large, perhaps late; what is lost is lost by every round.
+    for _ in 0..ROUNDS {
+        flows(4_000);
+        let after = [0, 1, 2, 3].map(pages);
+        if before.into_iter().zip(after).all(|(before, after)| after * 10 <= before * 11) {
+            return;
+        }
+        println!("{before:?} pages, then {after:?}");
+        before = after;
     }
+    panic!("memory grew by more than 10 % in each of {ROUNDS} rounds");
 }
 
 /// RP-31, RP-35: a link leads elsewhere: connections to the old target end, new ones get the new one and are held while

@@ -7,7 +7,6 @@ use std::{
 
 use postroad_cluster::{
     id::Role,
-    limits::UDP_PAYLOAD_BYTES_MAX,
     node::{Certificate, Node},
     supervision::{Exit, Restart},
     time::Span,
@@ -293,7 +292,6 @@ fn options(
         transport: transport::listener(),
         transport_of: None,
         secret,
-        udp_payload_bytes_max: UDP_PAYLOAD_BYTES_MAX as u16,
     }
 }
 

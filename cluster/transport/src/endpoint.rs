@@ -19,7 +19,7 @@ use std::{
 };
 
 use postroad_cluster::{
-    limits::ACCEPT_QUEUE_MAX,
+    limits::{ACCEPT_QUEUE_MAX, UDP_PAYLOAD_BYTES_MAX},
     time::{Clock, Entropy},
 };
 use quinn::{AsyncUdpSocket, EndpointConfig, ServerConfig, TransportConfig, VarInt};
@@ -57,8 +57,6 @@ pub struct EndpointOptions {
     /// A secret that outlives restarts: from it come the ids and the stateless resets, so that the peers of a restarted
     /// process learn at once that their connections are gone.
     pub secret: [u8; 32],
-    /// The largest UDP payload that is received, 1,200 to 65,527 bytes; receive buffers grow with it.
-    pub udp_payload_bytes_max: u16,
 }
 
 impl fmt::Debug for EndpointOptions {
@@ -106,13 +104,10 @@ impl Endpoint {
     /// Starts QUIC on `socket`, within a tokio runtime, where all of its connections are driven.
     ///
     /// # Errors
-    /// If the socket does not know its address, or the payload size is out of range.
+    /// If the socket does not know its address.
     pub fn new(socket: Arc<dyn AsyncUdpSocket>, options: EndpointOptions) -> io::Result<Self> {
-        let EndpointOptions { clock, entropy, identity, trust, protocols, transport, transport_of, secret, .. } =
-            options;
-        let udp_payload_bytes_max = options.udp_payload_bytes_max;
+        let EndpointOptions { clock, entropy, identity, trust, protocols, transport, transport_of, secret } = options;
         let mut config = endpoint_config(&*entropy, &secret);
-        config.max_udp_payload_size(udp_payload_bytes_max).map_err(io::Error::other)?;
         reset::outlive_restarts(&mut config, &secret, &clock);
         let server = accept::server_config(&identity, &trust, &clock, &*entropy, &protocols, transport);
         let runtime = Arc::new(DriverRuntime::here());
@@ -198,6 +193,8 @@ pub(crate) fn endpoint_config(entropy: &dyn Entropy, secret: &[u8; 32]) -> Endpo
     entropy.fill(&mut seed);
     // The fixed bit tells QUIC from channel packets on the same port.
     config.rng_seed(Some(seed)).grease_quic_bit(false);
+    // Each receive buffer is as large as this: whatever a kernel joins fits.
+    config.max_udp_payload_size(UDP_PAYLOAD_BYTES_MAX as u16).expect("QUIC allows up to 65,527 bytes");
     config
 }
 

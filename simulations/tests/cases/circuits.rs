@@ -20,14 +20,16 @@ use crate::support::{End, Fleet, Flow, NEAR_PORT, ended, listen, ms, receive, ru
 /// The consumer's port of a link in the other direction; the target's is the next.
 const BACK: u16 = NEAR_PORT + 10;
 
-/// The relays of the pair's circuits, in order; both ends know the same circuits.
+/// The relays of the pair's circuits, in order; none while one end knows of a circuit that the other does not.
 fn lie(fleet: &Fleet) -> Vec<NodeId> {
     let of = |node: usize| -> BTreeMap<u64, Option<NodeId>> {
         let stand = fleet.circuits(node).into_iter().filter(|it| it.connected);
         stand.map(|it| (it.circuit, it.relay)).collect()
     };
     let (web, db) = (of(fleet.web), of(fleet.db));
-    assert!(web.keys().eq(db.keys()), "{web:?} {db:?}");
+    if !web.keys().eq(db.keys()) {
+        return Vec::new();
+    }
     let mut relays: Vec<NodeId> = web.into_values().flatten().collect();
     relays.sort_unstable();
     relays

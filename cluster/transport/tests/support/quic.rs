@@ -300,7 +300,6 @@ impl World {
             transport,
             transport_of: None,
             secret: [node as u8; 32],
-            udp_payload_bytes_max: 1_472,
         };
         let endpoint = Arc::new(Endpoint::new(self.fabric.bind(&address), options).unwrap());
         Node { endpoint, identity, trust, address: address.parse().unwrap() }
