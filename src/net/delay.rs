@@ -13,7 +13,7 @@ use std::{
 use postroad_transport::network::{Network, UdpSocket};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit};
 use tokio::{
-    task::{JoinHandle, JoinSet},
+    task::{AbortHandle, JoinHandle, JoinSet},
     time::{Instant, sleep_until},
 };
 
@@ -23,7 +23,7 @@ use super::SystemNetwork;
 const BUFFER_BYTES: usize = 64 << 10;
 /// Bytes under way in one direction; more are lost, as in a router.
 const WAITING_BYTES_MAX: usize = 16 << 20;
-/// Nodes that one way carries.
+/// Nodes that one way carries at once. Each start of a node is another to it, so the one that was silent longest gives way.
 const NODES_MAX: usize = 64;
 
 type Socket = Arc<dyn UdpSocket>;
@@ -55,19 +55,31 @@ impl Delay {
     }
 }
 
+/// A node that sends by a way, and its answers' way back.
+struct Node {
+    socket: Socket,
+    heard: Instant,
+    back: AbortHandle,
+}
+
 /// Carries what nodes send to `door`, each by a socket of its own, so that answers find back.
 async fn carry(network: SystemNetwork, door: Socket, to: SocketAddr, span: Duration) {
     let mut back = JoinSet::new();
-    let mut known: BTreeMap<SocketAddr, Socket> = BTreeMap::new();
-    let there = |node: SocketAddr| {
-        if !known.contains_key(&node) && known.len() < NODES_MAX {
+    let mut known: BTreeMap<SocketAddr, Node> = BTreeMap::new();
+    let there = |address: SocketAddr| {
+        if !known.contains_key(&address) {
+            if known.len() >= NODES_MAX {
+                let silent = known.iter().min_by_key(|(_, node)| node.heard).map(|(address, _)| *address)?;
+                known.remove(&silent)?.back.abort();
+            }
             let socket = network.udp_bind((Ipv4Addr::LOCALHOST, 0).into()).ok()?;
-            let home = Arc::clone(&door);
-            let answers = Arc::clone(&socket);
-            back.spawn(async move { pass(&answers, span, |_| Some((Arc::clone(&home), node))).await });
-            known.insert(node, socket);
+            let (home, answers) = (Arc::clone(&door), Arc::clone(&socket));
+            let back = back.spawn(async move { pass(&answers, span, |_| Some((Arc::clone(&home), address))).await });
+            known.insert(address, Node { socket, heard: Instant::now(), back });
         }
-        known.get(&node).map(|socket| (Arc::clone(socket), to))
+        let node = known.get_mut(&address)?;
+        node.heard = Instant::now();
+        Some((Arc::clone(&node.socket), to))
     };
     pass(&door, span, there).await;
 }
@@ -143,6 +155,22 @@ mod tests {
             let (length, from) = node.recv_from(&mut buffer).await.unwrap();
             assert_eq!((&buffer[..length], from), (&b"back"[..], way.address));
             assert!(began.elapsed() >= Duration::from_millis(60));
+        }
+    }
+
+    // A fleet whose nodes die and come back has more addresses in time than nodes.
+    #[tokio::test]
+    async fn a_node_that_comes_later_than_many_others_is_carried() {
+        let relay = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let way = Delay::start(relay.local_addr().unwrap(), Duration::ZERO).unwrap();
+        let mut buffer = [0; 100];
+        for _ in 0..=2 * NODES_MAX {
+            let node = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            node.send_to(b"there", way.address).await.unwrap();
+            let (_, from) = relay.recv_from(&mut buffer).await.unwrap();
+            relay.send_to(b"back", from).await.unwrap();
+            let (length, _) = node.recv_from(&mut buffer).await.unwrap();
+            assert_eq!(&buffer[..length], b"back");
         }
     }
 }
