@@ -162,7 +162,7 @@ mod tests {
     #[tokio::test]
     async fn a_node_that_comes_later_than_many_others_is_carried() {
         let relay = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let way = Delay::start(relay.local_addr().unwrap(), Duration::ZERO).unwrap();
+        let way = Delay::start(relay.local_addr().unwrap(), Duration::from_millis(1)).unwrap();
         let mut buffer = [0; 100];
         for _ in 0..=2 * NODES_MAX {
             let node = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();

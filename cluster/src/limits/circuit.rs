@@ -161,6 +161,10 @@ pub const CIRCUIT_SEND_WINDOW_BYTES: u64 = 16 << 20;
 /// The first congestion window of a circuit and after each move: some 45 packets, what large sites send at once.
 pub const CIRCUIT_FIRST_WINDOW_BYTES: u64 = 64 << 10;
 
+/// Sends beyond that window after a move, each for packets that came: acknowledgements of what is sent again, of which a
+/// path of 100 ms needs a few for each round trip.
+pub const CIRCUIT_BEYOND_WINDOW_MAX: u32 = 64;
+
 /// A circuit says something this often, so that its idle limit never ends a living one.
 pub const CIRCUIT_KEEPALIVE: Span = Span::from_secs(15);
 

@@ -1,6 +1,11 @@
 //! Congestion control of a circuit: Cubic that starts anew at each move and does not take what a dead relay swallowed
 //! for congestion; and the meter through which the circuit's socket sees what is in flight.
 //!
+//! quinn sends no acknowledgement while it has data that the window does not let go. After a move what is in flight, and is
+//! sent again by the ring, exceeds the new window: with data in both directions each end would wait for the other's
+//! acknowledgement, until quinn's own probes. So until the window has room again, whatever comes from the peer lets a packet
+//! go beyond it, which carries the acknowledgement.
+//!
 //! quinn shows neither which packets must be acknowledged nor when the last of them was. The controller hears of
 //! every send and of every batch of acknowledgements with the bytes then in flight, and quinn asks it for its window
 //! exactly before it builds a packet that must be acknowledged, never for an acknowledgement alone. Statistics ask for
@@ -15,7 +20,7 @@ use std::{
     time::Instant,
 };
 
-use postroad_cluster::limits::CIRCUIT_FIRST_WINDOW_BYTES;
+use postroad_cluster::limits::{CIRCUIT_BEYOND_WINDOW_MAX, CIRCUIT_FIRST_WINDOW_BYTES};
 use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics, Cubic, CubicConfig};
 use quinn_proto::RttEstimator;
 
@@ -34,6 +39,8 @@ pub struct Meter {
     largest_acknowledged: AtomicU64,
     last_sent: AtomicU64,
     moves: AtomicU64,
+    /// Whether something came from the peer since something was sent.
+    heard: AtomicBool,
 }
 
 impl Default for Meter {
@@ -48,6 +55,7 @@ impl Default for Meter {
             largest_acknowledged: AtomicU64::new(NONE),
             last_sent: AtomicU64::new(0),
             moves: AtomicU64::new(0),
+            heard: AtomicBool::new(false),
         }
     }
 }
@@ -83,6 +91,11 @@ impl Meter {
         self.moves.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Packets have come from the peer.
+    pub fn heard(&self) {
+        self.heard.store(true, Ordering::Release);
+    }
+
     fn clear(&self) {
         self.in_flight.store(false, Ordering::Release);
         self.clears.fetch_add(1, Ordering::AcqRel);
@@ -90,6 +103,7 @@ impl Meter {
 
     fn on_sent(&self, number: u64) {
         self.last_sent.store(number, Ordering::Release);
+        self.heard.store(false, Ordering::Release);
         if self.asked.swap(false, Ordering::AcqRel) {
             self.sent_since_end.store(true, Ordering::Release);
             self.in_flight.store(true, Ordering::Release);
@@ -143,6 +157,8 @@ impl ControllerFactory for CircuitControllerFactory {
             meter: Arc::clone(&self.meter),
             moved: None,
             mtu: current_mtu,
+            in_flight: 0,
+            beyond: 0,
         })
     }
 }
@@ -157,6 +173,10 @@ struct CircuitController {
     /// When the last move was noticed: at the latest when the first packet after it was built.
     moved: Option<Instant>,
     mtu: u16,
+    /// Bytes in flight, and what was sent since the last acknowledgements though it need not be acknowledged.
+    in_flight: u64,
+    /// How many sends may still go beyond the window since the last move; none once it has had room.
+    beyond: u32,
 }
 
 impl CircuitController {
@@ -165,14 +185,27 @@ impl CircuitController {
         if moves != self.seen_moves {
             self.seen_moves = moves;
             self.moved = Some(now);
+            self.beyond = CIRCUIT_BEYOND_WINDOW_MAX;
             self.cubic = Cubic::new(Arc::clone(&self.config), now, self.mtu);
         }
+    }
+}
+
+impl CircuitController {
+    /// Whether the peer's packets let one go beyond the window. A move that is not noticed yet counts: nothing was sent since.
+    fn goes_beyond(&self) -> bool {
+        let moved = self.meter.moves.load(Ordering::Acquire) != self.seen_moves;
+        (moved || self.beyond > 0) && self.meter.heard.load(Ordering::Acquire)
     }
 }
 
 impl Controller for CircuitController {
     fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
         self.notice_move(now);
+        if self.in_flight + bytes >= self.cubic.window() {
+            self.beyond = self.beyond.saturating_sub(1);
+        }
+        self.in_flight += bytes;
         self.meter.on_sent(last_packet_number);
         self.cubic.on_sent(now, bytes, last_packet_number);
     }
@@ -185,12 +218,17 @@ impl Controller for CircuitController {
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest: Option<u64>) {
         self.meter.on_end(in_flight, largest);
+        self.in_flight = in_flight;
+        if in_flight + u64::from(self.mtu) < self.cubic.window() {
+            self.beyond = 0;
+        }
         self.cubic.on_end_acks(now, in_flight, app_limited, largest);
     }
 
     fn on_congestion_event(&mut self, now: Instant, sent: Instant, is_persistent_congestion: bool, lost_bytes: u64) {
         self.notice_move(now);
         self.meter.on_lost(lost_bytes);
+        self.in_flight = self.in_flight.saturating_sub(lost_bytes);
         // The path that lost it is no longer used.
         if self.moved.is_some_and(|moved| sent < moved) {
             return;
@@ -205,7 +243,9 @@ impl Controller for CircuitController {
 
     fn window(&self) -> u64 {
         self.meter.asked.store(true, Ordering::Release);
-        self.cubic.window()
+        let window = self.cubic.window();
+        // quinn asks for room for the packet and for what it has begun.
+        if self.goes_beyond() { window.max(self.in_flight + 2 * u64::from(self.mtu) + 1) } else { window }
     }
 
     fn metrics(&self) -> ControllerMetrics {
@@ -284,5 +324,36 @@ mod tests {
         assert_eq!(controller.window(), first, "sent before the move");
         controller.on_congestion_event(at(40), at(25), false, 1_200);
         assert!(controller.window() < first, "sent after the move");
+    }
+
+    // With data in both directions an acknowledgement is sent with data alone, for which a new window has no room.
+    #[test]
+    fn after_a_move_what_comes_lets_a_packet_go_until_the_window_has_room() {
+        let (meter, mut controller, now) = controller();
+        let window = controller.window();
+        controller.on_sent(now, 3 * window, 100);
+        meter.heard();
+        assert_eq!(controller.window(), window, "without a move the window is the window");
+        meter.moved();
+        assert_eq!(controller.window(), 3 * window + 2 * 1_436 + 1, "also before the first packet after the move");
+        controller.on_sent(now, 1_436, 101);
+        assert_eq!(controller.window(), window, "one packet for what came");
+        meter.heard();
+        assert_eq!(controller.window(), 3 * window + 3 * 1_436 + 1);
+        controller.on_end_acks(now, 2 * window, false, Some(50));
+        assert_eq!(controller.window(), 2 * window + 2 * 1_436 + 1, "it has no room yet");
+        controller.on_end_acks(now, window / 2, false, Some(101));
+        assert_eq!(controller.window(), window, "it has room");
+        controller.on_sent(now, 2 * window, 102);
+        meter.heard();
+        assert_eq!(controller.window(), window);
+
+        meter.moved();
+        for number in 0..=CIRCUIT_BEYOND_WINDOW_MAX {
+            meter.heard();
+            controller.on_sent(now, 1_436, u64::from(number));
+        }
+        meter.heard();
+        assert_eq!(controller.window(), window, "bounded");
     }
 }

@@ -74,6 +74,35 @@ async fn with_20_ms_of_round_trip_the_stall_stays_under_300_ms() {
     assert!(arrivals.stall(killed) < Duration::from_millis(200), "{:?}", arrivals.stall(killed));
 }
 
+// What was in flight fills the window that a move begins anew: with data both ways, neither end's acknowledgements came
+// through until QUIC's own probes.
+#[tokio::test(start_paused = true)]
+async fn with_data_both_ways_the_stall_is_no_longer() {
+    for (planned, limit_ms) in [(false, 120), (true, 20)] {
+        for step in 0..5 {
+            let mut world = World::new(3, Duration::from_millis(5));
+            let circuit = world.connect(5).await;
+            pause(1_500).await;
+            let flows = [0, 1].map(|from| transfer(&circuit, from, 16 * MIB, 16 << 10));
+            pause(1_000 + 3 * step).await;
+            let (relay, moved) = (world.relay(circuit.id), Instant::now());
+            if planned {
+                let to = if relay == NodeId(11) { NodeId(12) } else { NodeId(11) };
+                world.nodes[0].socket.move_to(world.key(0, circuit.id), to, MoveReason::Assigned).unwrap();
+            } else {
+                let place = world.place(relay);
+                world.kill_relay(place);
+            }
+            for flow in flows {
+                let arrivals = flow.await.unwrap();
+                assert_eq!(arrivals.total, 16 * MIB);
+                let stall = arrivals.stall(moved);
+                assert!(stall < Duration::from_millis(limit_ms), "planned: {planned}, step {step}: {stall:?}");
+            }
+        }
+    }
+}
+
 /// Sends 100 bytes there and back every 2 ms for `span`, and returns the longest wait for an answer.
 async fn ping_pong(circuit: &TestCircuit, span: Duration) -> Duration {
     let [one, other] = circuit.connections.clone();

@@ -319,6 +319,7 @@ impl Cell {
 
     /// Counts received data. Cheap, since it is asked once per run of packets.
     pub(super) fn count_received(&self, packets: u64, bytes: u64) {
+        self.meter.heard();
         self.received.fetch_add(packets, Ordering::Relaxed);
         self.received_bytes.fetch_add(bytes, Ordering::Relaxed);
     }

@@ -266,6 +266,7 @@ fn circuits_have_addresses_of_their_own() {
 }
 
 /// Enough for what makes no key.
+#[derive(Debug)]
 struct NoEntropy;
 
 impl Entropy for NoEntropy {
