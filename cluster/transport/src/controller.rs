@@ -39,8 +39,9 @@ pub struct Meter {
     largest_acknowledged: AtomicU64,
     last_sent: AtomicU64,
     moves: AtomicU64,
-    /// Whether something came from the peer since something was sent.
-    heard: AtomicBool,
+    /// How often packets came from the peer, and how often when quinn asked for the window last.
+    heard: AtomicU64,
+    heard_when_asked: AtomicU64,
 }
 
 impl Default for Meter {
@@ -55,7 +56,8 @@ impl Default for Meter {
             largest_acknowledged: AtomicU64::new(NONE),
             last_sent: AtomicU64::new(0),
             moves: AtomicU64::new(0),
-            heard: AtomicBool::new(false),
+            heard: AtomicU64::new(0),
+            heard_when_asked: AtomicU64::new(0),
         }
     }
 }
@@ -93,7 +95,7 @@ impl Meter {
 
     /// Packets have come from the peer.
     pub fn heard(&self) {
-        self.heard.store(true, Ordering::Release);
+        self.heard.fetch_add(1, Ordering::AcqRel);
     }
 
     fn clear(&self) {
@@ -103,7 +105,6 @@ impl Meter {
 
     fn on_sent(&self, number: u64) {
         self.last_sent.store(number, Ordering::Release);
-        self.heard.store(false, Ordering::Release);
         if self.asked.swap(false, Ordering::AcqRel) {
             self.sent_since_end.store(true, Ordering::Release);
             self.in_flight.store(true, Ordering::Release);
@@ -158,6 +159,7 @@ impl ControllerFactory for CircuitControllerFactory {
             moved: None,
             mtu: current_mtu,
             in_flight: 0,
+            answered: 0,
             beyond: 0,
         })
     }
@@ -175,6 +177,8 @@ struct CircuitController {
     mtu: u16,
     /// Bytes in flight, and what was sent since the last acknowledgements though it need not be acknowledged.
     in_flight: u64,
+    /// Which packets of the peer were answered by a send.
+    answered: u64,
     /// How many sends may still go beyond the window since the last move; none once it has had room.
     beyond: u32,
 }
@@ -189,13 +193,11 @@ impl CircuitController {
             self.cubic = Cubic::new(Arc::clone(&self.config), now, self.mtu);
         }
     }
-}
 
-impl CircuitController {
     /// Whether the peer's packets let one go beyond the window. A move that is not noticed yet counts: nothing was sent since.
     fn goes_beyond(&self) -> bool {
         let moved = self.meter.moves.load(Ordering::Acquire) != self.seen_moves;
-        (moved || self.beyond > 0) && self.meter.heard.load(Ordering::Acquire)
+        (moved || self.beyond > 0) && self.meter.heard_when_asked.load(Ordering::Acquire) != self.answered
     }
 }
 
@@ -206,6 +208,7 @@ impl Controller for CircuitController {
             self.beyond = self.beyond.saturating_sub(1);
         }
         self.in_flight += bytes;
+        self.answered = self.meter.heard_when_asked.load(Ordering::Acquire);
         self.meter.on_sent(last_packet_number);
         self.cubic.on_sent(now, bytes, last_packet_number);
     }
@@ -243,6 +246,7 @@ impl Controller for CircuitController {
 
     fn window(&self) -> u64 {
         self.meter.asked.store(true, Ordering::Release);
+        self.meter.heard_when_asked.store(self.meter.heard.load(Ordering::Acquire), Ordering::Release);
         let window = self.cubic.window();
         // quinn asks for room for the packet and for what it has begun.
         if self.goes_beyond() { window.max(self.in_flight + 2 * u64::from(self.mtu) + 1) } else { window }
@@ -349,8 +353,9 @@ mod tests {
         assert_eq!(controller.window(), window);
 
         meter.moved();
-        for number in 0..=CIRCUIT_BEYOND_WINDOW_MAX {
+        for number in 0..CIRCUIT_BEYOND_WINDOW_MAX {
             meter.heard();
+            assert!(controller.window() > window);
             controller.on_sent(now, 1_436, u64::from(number));
         }
         meter.heard();
