@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -18,30 +18,25 @@ fn demo(temporary: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Processes whose command line names `temporary`.
-fn processes(temporary: &Path) -> Vec<String> {
+/// Processes whose command line names `temporary`: their place in /proc, and that line.
+fn processes(temporary: &Path) -> Vec<(PathBuf, String)> {
     let name = temporary.display().to_string();
-    let all = fs::read_dir("/proc").unwrap().flatten();
-    let lines = all.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-    lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ")).filter(|line| line.contains(&name)).collect()
+    let all = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let lines = all.filter_map(|place| Some((fs::read(place.join("cmdline")).ok()?, place)));
+    let lines = lines.map(|(line, place)| (place, String::from_utf8_lossy(&line).replace('\0', " ")));
+    lines.filter(|(_, line)| line.contains(&name)).collect()
 }
 
 /// Huge pages of the allocator would hold up packets while the kernel clears them, wherever the system allows them.
 fn assert_no_huge_pages(temporary: &Path) {
-    let name = temporary.display().to_string();
-    let all = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
-    let own = |process: &Path| {
-        fs::read(process.join("cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(&name))
-    };
-    let mut looked = 0;
-    for process in all.filter(|process| own(process)) {
+    let processes = processes(temporary);
+    assert!(!processes.is_empty(), "no process names its directory");
+    for (place, line) in processes {
         // Kernels before 5.0 do not say.
-        let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+        let status = fs::read_to_string(place.join("status")).unwrap_or_default();
         let says = status.lines().find(|line| line.starts_with("THP_enabled:"));
-        assert!(says.is_none_or(|says| says.ends_with('0')), "{says:?}");
-        looked += 1;
+        assert!(says.is_none_or(|says| says.ends_with('0')), "{line}: {says:?}");
     }
-    assert!(looked > 0, "no process names its directory");
 }
 
 /// Waits until no process of the demonstration is left.
